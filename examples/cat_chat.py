@@ -56,8 +56,8 @@ def exact(query: Tensor) -> Steps:
     scale = KEYS.shape[-1] ** -0.5
     raw, scaled = (attention_scores(q, k, factor, None)[0, 0, 0] for factor in (1.0, scale))
     powers = scaled.exp()
-    ask = AttentionSpec(mask=FULL, q=sequence_tokens(query[None, None]), k=sequence_tokens(KEYS[None]))
-    output = reference(q, k, v, make_plan("reference", ask), AttentionArgs(scale))[0, 0, 0]  #: S169 S170
+    spec = AttentionSpec(mask=FULL, q=sequence_tokens(query[None, None]), k=sequence_tokens(KEYS[None]))
+    output = reference(q, k, v, make_plan("reference", spec), AttentionArgs(scale))[0, 0, 0]  #: S169 S170
     return Steps(query, raw, scaled, powers, powers.sum(), attention_weights(scaled, None), output)
 
 

@@ -28,8 +28,8 @@ def made_for(routes: Tensor) -> tuple[Tensor, Tensor]:
 def route(routes: Tensor = ROUTES, content: Tensor = CONTENT, who: Mask = FULL) -> tuple[Tensor, Tensor]:
     """The weights (Q, K) that attention computes, and the content it brings to each token."""
     q, k, v = (x[None, None] for x in (*made_for(routes), content))
-    ask = AttentionSpec(mask=who, q=sequence_tokens(content[None]), k=sequence_tokens(content[None]))
-    chosen = make_plan("reference", ask)
+    spec = AttentionSpec(mask=who, q=sequence_tokens(content[None]), k=sequence_tokens(content[None]))
+    chosen = make_plan("reference", spec)
     weights = attention_weights(attention_scores(q, k, 1.0, chosen.table(q, None)))
     return weights[0, 0], reference(q, k, v, chosen, AttentionArgs(1.0))[0, 0]
 

@@ -1,6 +1,7 @@
 """Names: one word has one meaning in the whole package, and a module is found by its name."""
 
 import ast
+import re
 from collections import defaultdict
 
 import pytest
@@ -45,9 +46,62 @@ def test_two_modules_of_a_room_are_not_called_alike():
     assert {stem: places for stem, places in rooms.items() if len(places) > 1} == {}
 
 
+def functions():
+    """Every function with its file, those inside of classes and functions too."""
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield str(path.relative_to(PACKAGE)), node
+
+
 @pytest.mark.parametrize("kind", [ast.ClassDef, ast.FunctionDef])
 def test_no_bare_participle_or_adjective_names_a_thing(kind):
     assert {name: list(map(str, places)) for name, places in definitions(kind).items() if name.lower() in RETIRED} == {}
+
+
+def test_no_method_or_inner_function_is_called_by_a_retired_word():
+    """`plain` of an AttentionSpec and `kept` of a session that speculates are values: they are read, not called."""
+    values = {("core/kernels.py", "plain"), ("generation/speculative.py", "kept")}
+
+    assert sorted({(path, node.name) for path, node in functions() if node.name.strip("_") in RETIRED} - values) == []
+
+
+def test_no_parameter_is_called_by_what_was_done_with_it():
+    """`told` says nothing of its type, and `event`, `request`, `spec` and `labels` do."""
+    words = {"asked", "told", "said", "made", "ask", "how", "meant"}
+    fields = {("core/hooks.py", "how"), ("data/row_store.py", "told"), ("lens/ablation.py", "told")}
+    found = set()
+    for path, node in functions():
+        given = node.args
+        for each in (*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg):
+            if each is not None and each.arg in words:
+                found.add((path, each.arg))
+
+    assert sorted(found - fields) == []
+
+
+def test_the_docstring_of_a_class_names_what_the_module_has():
+    """Members in backticks go stale with a rename, which no other test notices."""
+    elsewhere = {"transformers", "peft", "tokenizers", "length", "eos", "error"}  # libraries, and reasons of an end
+    words = {("core/layers.py", "groups")}  # of heads
+    stale = []
+    for path in FILES:
+        tree = ast.parse(path.read_text(encoding="utf8"))
+        prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        known = {word for node in ast.walk(tree) if id(node) not in prose for word in words_of(node)} | elsewhere
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                named = re.findall(r"`([a-z_]\w*)`", ast.get_docstring(node) or "")
+                stale += [(str(path.relative_to(PACKAGE)), name) for name in named if name not in known]
+
+    assert set(stale) - words == set()
+
+
+def words_of(node):
+    """Names in a piece of syntax, and the words of short texts, which may be values or keys."""
+    names = [getattr(node, kind, None) for kind in ("id", "attr", "arg", "name", "module")]
+    text = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) < 80 else ""
+    return [word for name in (*names, text) if isinstance(name, str) for word in re.findall(r"\w+", name)]
 
 
 def test_no_module_is_called_by_a_retired_word():

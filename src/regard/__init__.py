@@ -64,11 +64,11 @@ def __getattr__(name: str) -> "Any":
         return VERSION
     if name not in HOMES:
         raise AttributeError(f"module 'regard' has no attribute {name!r}")
-    globals()[name] = found = undisturbed(*HOMES[name].split(":"))
+    globals()[name] = found = import_without_gc(*HOMES[name].split(":"))
     return found
 
 
-def undisturbed(home: str, name: str = "") -> "Any":
+def import_without_gc(home: str, name: str = "") -> "Any":
     """Import a name without the collector: it would walk over all of torch, three times, and find nothing.
 
     What has come is old then: to freeze it and to let it go again at once moves it there without a walk.

@@ -107,6 +107,19 @@ def test_an_answer_ends_where_the_template_ends_it(model, talk):
     assert 4 not in model.generation_limits.ends
 
 
+def test_the_end_of_answers_is_not_lent_to_the_model_which_another_thread_may_use(model, talk, monkeypatch):
+    ends, begin = [], model.session
+
+    def session(*texts, **settings):
+        ends.append(model.generation_limits.ends)
+        return begin(*texts, **settings)
+
+    monkeypatch.setattr(model, "session", session)
+    said(talk(), "Hello")
+
+    assert ends and not any(4 in each for each in ends)
+
+
 @pytest.mark.parametrize("name, end", [("chatml", "<|im_end|>"), ("zephyr", "</s>"), ("mistral", "</s>")])
 def test_the_end_of_an_answer_is_found_in_the_template(place, name, end):
     tokens = text.Tokenizer.load(place)

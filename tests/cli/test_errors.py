@@ -368,6 +368,20 @@ def test_a_value_error_inside_the_core_is_a_bug_and_no_mistake_of_the_user(say, 
     assert told.code == FAILED and "this is a bug in regard (ValueError: broken)" in told.err, told.err
 
 
+@pytest.mark.parametrize("typed", ["generate model the", "generate model the --prompt-lookup 3", "estimate model"])
+def test_a_value_error_while_a_cache_is_made_is_a_bug_too(say, shop, monkeypatch, typed):
+    """A model that has no cache says so in a ConfigError, which these ask for; another error is nobody's answer."""
+
+    def broken(self, batch, capacity, like):
+        raise ValueError("broken")
+
+    monkeypatch.setattr("regard.core.model.Trunk.entries", broken)
+    monkeypatch.setenv("TMPDIR", str(shop))
+    told = say(*typed.split())
+
+    assert told.code == FAILED and "this is a bug in regard (ValueError: broken)" in told.err, told.err
+
+
 def test_the_table_is_long_enough():
     assert len(MISTAKES) >= 40
 

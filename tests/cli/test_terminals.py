@@ -190,16 +190,16 @@ def test_progress_may_begin_its_line_again(text):
     TerminalFilter(err, moves=True).write(text)
 
     assert err.getvalue() == text
-    assert "\x1b" not in TerminalFilter(io.StringIO()).shown(text) and "\r" not in TerminalFilter(io.StringIO()).shown(
-        text
-    )
+    assert "\x1b" not in TerminalFilter(io.StringIO()).escape(text) and "\r" not in TerminalFilter(
+        io.StringIO()
+    ).escape(text)
 
 
 @pytest.mark.parametrize("text", [
     "a\rb", "\ra\x1b[2Jb", "\x1b[2m\x1b[2J\x1b[0m", "\x1b[8mhidden", "\x1b[A\x1b[Aforged",
 ])  # fmt: skip
 def test_and_nothing_more(text):
-    shown = TerminalFilter(io.StringIO(), moves=True).shown(text)
+    shown = TerminalFilter(io.StringIO(), moves=True).escape(text)
 
     assert shown != text and "\x1b" not in shown.replace("\x1b[2m", "").replace("\x1b[0m", "")
 

@@ -427,7 +427,7 @@ def test_the_peak_is_told_before_the_first_step_within_a_fifth(patient, changes)
     """Held to every byte that tensors take in a step of the run, as the profiler counts them."""
     case = doctor.DoctorCase(patient(*changes), 10)
     told = check_memory.predict_micro_batch(case, check_memory.largest_micro_batch(case)).memory
-    course = ProbeRun(case).go(case.factors[:1])
+    course = ProbeRun(case).run(case.factors[:1])
     before = [*course.model.parameters(), *course.optimizer.state().values()]
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
         course.step(1.0)

@@ -47,8 +47,8 @@ def test_our_kernels_keep_every_law_they_do_not_refuse(said):
 # ---------------------------------------------------------------- kernels that break one law each
 
 
-def simple(ask):
-    return "" if ask.mask in (FULL, CAUSAL, PADDING, CAUSAL & PADDING) else "takes full and causal"
+def simple(spec):
+    return "" if spec.mask in (FULL, CAUSAL, PADDING, CAUSAL & PADDING) else "takes full and causal"
 
 
 def broken(name, **facts):
@@ -56,43 +56,43 @@ def broken(name, **facts):
 
 
 @broken("reference")
-def another_scale(q, k, v, plan, how):
-    return reference(2 * q, k, v, plan, how)
+def another_scale(q, k, v, plan, args):
+    return reference(2 * q, k, v, plan, args)
 
 
 @broken("gradients", exact=False)
-def no_gradient_for_keys(q, k, v, plan, how):
-    return reference(q, k.detach(), v, plan, how)
+def no_gradient_for_keys(q, k, v, plan, args):
+    return reference(q, k.detach(), v, plan, args)
 
 
 @broken("future", exact=False)
-def looks_ahead(q, k, v, plan, how):
-    return scaled_dot_product_attention(q, repeat_kv(k, q), repeat_kv(v, q), scale=how.scale)
+def looks_ahead(q, k, v, plan, args):
+    return scaled_dot_product_attention(q, repeat_kv(k, q), repeat_kv(v, q), scale=args.scale)
 
 
 @broken("crowd", exact=False)
-def looks_ahead_without_a_gradient(q, k, v, plan, how):
-    return reference(q / k.detach().abs().amax((2, 3), keepdim=True).amax(1, keepdim=True), k, v, plan, how)
+def looks_ahead_without_a_gradient(q, k, v, plan, args):
+    return reference(q / k.detach().abs().amax((2, 3), keepdim=True).amax(1, keepdim=True), k, v, plan, args)
 
 
 @broken("empty", exact=False)
-def divides_by_nothing(q, k, v, plan, how):
-    return attention_scores(q, k, how.scale, plan.table(q, None)).softmax(-1) @ repeat_kv(v, q)
+def divides_by_nothing(q, k, v, plan, args):
+    return attention_scores(q, k, args.scale, plan.table(q, None)).softmax(-1) @ repeat_kv(v, q)
 
 
 @broken("groups", exact=False)
-def shares_in_turn(q, k, v, plan, how):
+def shares_in_turn(q, k, v, plan, args):
     k, v = (x.repeat(1, q.shape[1] // x.shape[1], 1, 1) for x in (k, v))
-    return attention_weights(attention_scores(q, k, how.scale, plan.table(q, None))) @ v
+    return attention_weights(attention_scores(q, k, args.scale, plan.table(q, None))) @ v
 
 
 @broken("chance", exact=False)
-def draws_anew(q, k, v, plan, how):
-    return reference(q + 0.1 * torch.randn_like(q), k, v, plan, how)
+def draws_anew(q, k, v, plan, args):
+    return reference(q + 0.1 * torch.randn_like(q), k, v, plan, args)
 
 
 @broken("raises", exact=False)
-def raises(q, k, v, plan, how):
+def raises(q, k, v, plan, args):
     raise IndexError("off by one")
 
 

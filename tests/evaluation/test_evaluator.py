@@ -85,7 +85,7 @@ def test_classes_are_scored_as_scikit_learn_scores_the_same_answers(desk):
     assert found.scores["accuracy"] == pytest.approx(skl.accuracy_score(meant, said))
     assert found.scores["f1"] == pytest.approx(skl.f1_score(meant, said, pos_label="good"))
     assert found.scores["matthews"] == pytest.approx(skl.matthews_corrcoef(meant, said))
-    table = [list(row.values()) for row in found.more["confusion"].values()]
+    table = [list(row.values()) for row in found.extras["confusion"].values()]
     assert table == skl.confusion_matrix(meant, said).tolist()
     right = torch.tensor([TWO.classes.index(label) for label in meant])
     assert found.loss == pytest.approx(F.cross_entropy(logits, right).item(), rel=1e-5)
@@ -178,7 +178,7 @@ def test_translations_are_the_model_s_own_and_the_loss_is_of_people_s(desk):
                                              for record in records]  # fmt: skip
     assert [(row["asked"], row["expected"]) for row in told] == [({"en": each["en"]}, each["fr"]) for each in records]
     assert found.score.sum == pytest.approx(total, rel=1e-5)  # unsmoothed, whatever training had
-    assert found.scores.keys() == {"bleu", "chrf", "exact"} and found.more["signatures"].keys() == {"bleu", "chrf"}
+    assert found.scores.keys() == {"bleu", "chrf", "exact"} and found.extras["signatures"].keys() == {"bleu", "chrf"}
 
 
 def test_a_source_that_stands_there_twice_is_translated_once(desk, monkeypatch):

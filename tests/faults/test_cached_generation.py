@@ -154,7 +154,7 @@ def searched(model: Model, trial: Trial, text: list[int], given: dict[str, Tenso
     while beams.step(logits):
         whole = torch.cat([prompt.expand(c.num_beams, -1), beams.said[0, :, : beams.made]], 1)
         logits = model(whole, **{name: table.expand(c.num_beams, -1) for name, table in given.items()})[:, -1]
-    return beams.found()[0]
+    return beams.hypotheses()[0]
 
 
 @pytest.mark.slow

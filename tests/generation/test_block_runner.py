@@ -127,7 +127,7 @@ def linear_residual(x, part, add, then):
 
 
 def attend_cache(attn, qkv, scope, past):
-    assert scope.plan.reason == "the loops of a step"
+    assert scope.plan.reason == "the kernels of a decode step"
     sizes, counts = list(attn.qkv.sizes.values()), (attn.heads, attn.kv_heads, attn.kv_heads)
     q, k, v = (attn.split(x, count) for x, count in zip(qkv.split(sizes, -1), counts, strict=True))
     k, v = past.append(scope.position.rotate(k), v, scope.cache_slots, False)

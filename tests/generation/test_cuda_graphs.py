@@ -170,7 +170,7 @@ def test_a_prompt_that_cannot_be_recorded_is_read_as_written_and_told_once(model
 
     monkeypatch.setattr(cuda_graphs, "PrefillGraph", fail)
     list(session(model)), list(session(model))  # one has no recording to be read into yet
-    with pytest.warns(UserWarning, match=r"cannot be recorded \(not while capturing\)"):
+    with pytest.warns(UserWarning, match=r"cannot be captured \(not while capturing\)"):
         assert list(session(model)) == plain
     assert list(session(model)) == plain
 

@@ -297,7 +297,7 @@ def test_what_others_left_is_not_replaced_and_what_was_saved_here_is_checked(of,
 
 
 def test_a_model_without_adapters_has_none_to_save(tmp_path):
-    with pytest.raises(config.ConfigError, match=r"wears no adapters; model.adapt\(...\) puts some on"):
+    with pytest.raises(config.ConfigError, match=r"has no adapters; model.adapt\(...\) attaches some"):
         regard.build(regard.preset("gpt2", dim=12, depth=1, heads=3, vocab=11)).save_adapter(tmp_path / "none")
 
 
@@ -430,7 +430,7 @@ def test_one_of_two_names_of_a_shared_table_is_refused(of, tmp_path):
 def test_a_model_wears_one_adapter_at_a_time_and_others_after_merging(theirs):
     model, folder = theirs
     model.adapt(folder)
-    with pytest.raises(config.ConfigError, match=r"wears adapters already; model.merge\(\)"):
+    with pytest.raises(config.ConfigError, match=r"has adapters already; model.merge\(\)"):
         model.adapt(folder)
     model.merge().adapt(folder)
 

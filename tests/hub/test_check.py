@@ -178,7 +178,7 @@ def test_every_tensor_goes_back_to_the_byte(name, tmp_path):
     ours = pair(CASES[name], tmp_path / "model").ours
     found = check.check_round_trip(ours)
 
-    assert found.whole and found.same == len(
+    assert found.is_lossless and found.same == len(
         regard.hub.weights.load_tensors_lazy(tmp_path / "model" / "model.safetensors")
     )
 

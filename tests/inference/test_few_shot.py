@@ -121,7 +121,7 @@ def test_an_example_that_lacks_something_is_told_by_its_place():
     with pytest.raises(C.DataError, match="question: no 'text'"):
         build_prompt(MOODS, [], {})
     with pytest.raises(C.DataError, match="its text is None, and no text"):
-        MOODS.ask({"text": None})
+        MOODS.format_question({"text": None})
     with pytest.raises(C.DataError, match="question: it is longer than what the model reads"):
         build_prompt(MOODS, EXAMPLES, QUESTION, fits=lambda text_: False)
     with pytest.raises(C.ConfigError, match="shots: 8 of 7 examples"):

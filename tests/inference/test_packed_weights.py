@@ -126,11 +126,11 @@ def test_a_model_in_training_is_asked_with_its_plain_weights_and_keeps_no_copy(s
 def test_verbs_inside_verbs_and_a_step_that_fails_leave_the_weights_plain(saved):
     model = regard.load(saved, device="cpu")
     session = model.session([[3, 5]], max_new_tokens=3)
-    with model.layout.used(list(model.modules())):
+    with model.layout.use(list(model.modules())):
         session.step()
         assert packed_format(model) == "fp32"
     assert packed_format(model) is None
-    with pytest.raises(ZeroDivisionError), model.layout.used(list(model.modules())):
+    with pytest.raises(ZeroDivisionError), model.layout.use(list(model.modules())):
         raise ZeroDivisionError
     assert packed_format(model) is None
 

@@ -122,10 +122,13 @@ def test_a_translation_has_at_most_twice_its_source_and_a_few_tokens_unless_said
     source, most = "The cat sat.", 2 * 5 + 3
     free = one.translations([source], length_penalty=9.0)[0]
 
-    assert len(free.ids) <= most and Translator(one).most(5, C.from_dict(generation.BeamSearchParams, {})) == most
+    assert (
+        len(free.ids) <= most
+        and Translator(one).max_target_tokens(5, C.from_dict(generation.BeamSearchParams, {})) == most
+    )
     assert len(one.translations([source], max_new_tokens=4, length_penalty=9.0)[0].ids) <= 4
     assert (
-        Translator(one).most(15, C.from_dict(generation.BeamSearchParams, {})) == LONGEST
+        Translator(one).max_target_tokens(15, C.from_dict(generation.BeamSearchParams, {})) == LONGEST
     )  # no more than the decoder has places for
 
 

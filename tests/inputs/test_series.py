@@ -65,7 +65,7 @@ def test_the_trained_gain_and_shift_are_undone_too():
     tokens = forecaster.embed(x)
     inside = (x - tokens.level) / tokens.spread * forecaster.embed.gain + forecaster.embed.shift
 
-    assert_close(forecaster.embed.restored(inside[:, :HORIZON], tokens), x[:, :HORIZON])
+    assert_close(forecaster.embed.restore(inside[:, :HORIZON], tokens), x[:, :HORIZON])
 
 
 @pytest.mark.parametrize("normalize", [True, False])

@@ -225,13 +225,13 @@ def test_ranks_share_what_can_be_shared_and_hold_one_block_whole():
     made = build(config(dim=48))
     alone = measure.training_memory(made.c, B, N)
     block = largest_block_bytes(made)
-    each = alone.over(7, block)
+    each = alone.per_rank(7, block)
 
     assert block == 4 * sum(weight.numel() for weight in made.trunk.blocks[0].parameters())
     for name in ("weights", "gradients", "optimizer"):
         assert 0 <= 7 * getattr(each, name) - getattr(alone, name) < 7
     assert each.activations == alone.activations and each.gathered == 2 * block
-    assert alone.over(1, block) == alone
+    assert alone.per_rank(1, block) == alone
 
 
 # ---------------------------------------------------------------- writing

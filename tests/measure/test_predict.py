@@ -306,7 +306,7 @@ def test_adafactor_holds_one_update_at_a_time_and_reads_every_weight():
 def test_a_prediction_is_the_sum_of_its_parts():
     bill = measure.predict_step(config(), batch=3, context=17, device=made_up())
 
-    assert bill.calibrated and bill.note == ""
+    assert bill.is_calibrated and bill.note == ""
     assert bill.step_seconds == pytest.approx(sum(bill.parts.values()))
     assert bill.memory == bill.weights + bill.optimizer + bill.passing
 
@@ -363,7 +363,7 @@ def test_without_a_calibration_the_products_set_a_floor(tmp_path, monkeypatch):
     monkeypatch.setattr(calibration, "matmul_speed", lambda *sizes: 1e6)
     bill = measure.predict_step(config(), batch=3, context=17)
 
-    assert not bill.calibrated and "--calibrate" in bill.note
+    assert not bill.is_calibrated and "--calibrate" in bill.note
     assert bill.step_seconds == pytest.approx(bill.step_flops / 1e6)
     assert bill.memory == measure.predict_step(config(), batch=3, context=17, device=made_up()).memory
 
@@ -534,6 +534,6 @@ def test_a_calibration_is_kept_and_used(cache):
     bill = measure.predict_step(config(), batch=3, context=17)
 
     assert measure.load_calibration() == made
-    assert bill.calibrated and bill == measure.predict_step(config(), batch=3, context=17, device=made)
+    assert bill.is_calibrated and bill == measure.predict_step(config(), batch=3, context=17, device=made)
     assert {"device", "processor", "threads", "torch", "memory", "one call"} <= made.facts().keys()
     assert all(0 < rate < math.inf for rungs in made.ladders.values() for _, rate in rungs)

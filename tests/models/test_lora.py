@@ -272,7 +272,7 @@ def test_what_cannot_be_adapted_is_told_and_nothing_is_changed(c, said):
 
 def test_adapters_on_adapters_are_refused():
     made = model().adapt(config.LoRA())
-    with pytest.raises(config.ConfigError, match="wears adapters already; merge them first"):
+    with pytest.raises(config.ConfigError, match="has adapters already; merge them first"):
         made.adapt(config.LoRA())
 
 

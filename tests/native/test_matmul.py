@@ -52,7 +52,7 @@ def meant(x, kind):
 def test_a_map_is_torchs_own(M, N, K, kind):
     torch.manual_seed(M + N + K)
     x, weight, bias = torch.randn(M, K), torch.randn(N, K), torch.randn(N)
-    plain = pack_weight(weight, kind).plain().double()
+    plain = pack_weight(weight, kind).to_fp32().double()
 
     for given in (bias, None):
         said = packed_linear(x, *kept(weight, kind), given)
@@ -71,7 +71,7 @@ def test_builds_for_other_processors_answer_the_same(processor, monkeypatch):
     for M, N, K in SIZES:
         for kind in KINDS:
             x, weight = torch.randn(M, K), torch.randn(N, K)
-            right = F.linear(x.double(), pack_weight(weight, kind).plain().double())
+            right = F.linear(x.double(), pack_weight(weight, kind).to_fp32().double())
             said = packed_linear(x, *kept(weight, kind), None).double()
             assert torch.allclose(said, right, rtol=1e-5, atol=1e-5 * K**0.5)
     q, k, v = torch.randn(2, 4, 1, 40), torch.randn(2, 4, 21, 40), torch.randn(2, 4, 21, 40)

@@ -29,23 +29,23 @@ def test_it_multiplies_few_rows_and_many_and_looks_up(kind, paneled):
     weight, bias = torch.randn(45, 37), torch.randn(45)
     one = pack_weight(weight, kind, paneled)
 
-    assert one.shape == weight.shape and one.dtype == torch.float32 and one.paneled == paneled
-    assert torch.allclose(one.plain(), weight, atol=NEAR[kind])
+    assert one.shape == weight.shape and one.dtype == torch.float32 and one.is_paneled == paneled
+    assert torch.allclose(one.to_fp32(), weight, atol=NEAR[kind])
     with torch.no_grad():
         for rows in (1, 3, 40):
             x = torch.randn(2, rows, 37)
-            right = F.linear(x, one.plain(), bias)
+            right = F.linear(x, one.to_fp32(), bias)
             assert torch.allclose(F.linear(x, one, bias), right, atol=1e-4 if kind == "fp32" else 0.2)
         ids = torch.tensor([[3, 44], [0, 3]])
-        assert torch.equal(F.embedding(ids, one), F.embedding(ids, one.plain()))
-    assert torch.equal(one[3:5] + 1, one.plain()[3:5] + 1)  # whatever else is asked of it
+        assert torch.equal(F.embedding(ids, one), F.embedding(ids, one.to_fp32()))
+    assert torch.equal(one[3:5] + 1, one.to_fp32()[3:5] + 1)  # whatever else is asked of it
 
 
 def test_gradients_flow_through_to_who_asks():
     one, x = pack_weight(torch.randn(5, 7), "int8"), torch.randn(2, 7, requires_grad=True)
     F.linear(x, one).sum().backward()
 
-    assert torch.allclose(x.grad, one.plain().sum(0).expand(2, 7), atol=1e-6)
+    assert torch.allclose(x.grad, one.to_fp32().sum(0).expand(2, 7), atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["fp32", "bf16", "int8"])
@@ -56,7 +56,7 @@ def test_whoever_writes_never_needs_the_plain_numbers(kind, monkeypatch):
     def plain(self):
         raise AssertionError("a whole table was made")
 
-    monkeypatch.setattr(PackedWeight, "plain", plain)
+    monkeypatch.setattr(PackedWeight, "to_fp32", plain)
     model.generate(torch.randint(0, 203, (2, 30)), max_new_tokens=3)
     model.beam_search(torch.randint(0, 203, (2, 30)).tolist(), num_beams=2, max_new_tokens=3)
 

@@ -133,7 +133,7 @@ def test_every_ready_made_study_can_be_read(name, quick):
 
 @pytest.mark.slow
 def test_a_member_is_an_ordinary_run_bit_for_bit(desk):
-    compared(KEY, seeds=2).go()
+    compared(KEY, seeds=2).run()
 
     alone = zoo.read_recipe("recipe.toml", ["model.kernel=fused", "train.seed=1"])
     fit(replace(alone, report=replace(alone.report, temperatures=())), desk / "alone", quiet=True)
@@ -149,19 +149,19 @@ def test_seeds_take_turns(desk):
 
 
 def test_asked_again_nothing_is_trained_twice(desk, monkeypatch):
-    compared(KEY).go()
+    compared(KEY).run()
     before = json.loads((desk / "out" / "compare.json").read_text())
     monkeypatch.setattr("regard.studies.comparison.run_trial", lambda *given: pytest.fail("it was trained already"))
 
     again = compared(KEY)
 
-    assert again.go() is None and again.kept["members"] == before["members"]
+    assert again.run() is None and again.kept["members"] == before["members"]
 
 
 @pytest.mark.slow
 def test_an_interrupted_comparison_goes_on_to_the_same_numbers(desk, monkeypatch):
     whole = compared(KEY, out="whole")
-    whole.go()
+    whole.run()
     note, seen = Trainer.note, Counter()
 
     def interrupted(self, step):
@@ -172,13 +172,13 @@ def test_an_interrupted_comparison_goes_on_to_the_same_numbers(desk, monkeypatch
 
     monkeypatch.setattr(Trainer, "note", interrupted)
     first = compared(KEY)
-    assert first.go() == signal.SIGINT
+    assert first.run() == signal.SIGINT
     assert list(first.kept["members"]) == ["kernel-reference-seed0"]
     monkeypatch.setattr(Trainer, "note", note)
 
     second = compared(KEY)
 
-    assert second.go() is None
+    assert second.run() is None
     for name, found in whole.kept["members"].items():
         assert {key: value for key, value in second.kept["members"][name].items() if "seconds" not in key} == {
             key: value for key, value in found.items() if "seconds" not in key
@@ -186,7 +186,7 @@ def test_an_interrupted_comparison_goes_on_to_the_same_numbers(desk, monkeypatch
 
 
 def test_another_grid_in_the_same_folder_is_refused(desk):
-    compared(KEY).go()
+    compared(KEY).run()
 
     for keys, said in (([KEY, "train.steps=7"], "other recipes"), (["model.kernel=fused"], "variants")):
         with pytest.raises(config.ConfigError, match="--out out: holds another comparison") as problem:
@@ -207,7 +207,7 @@ def test_a_folder_with_something_else_in_it_is_left_alone(desk):
 
 def test_what_a_variant_cannot_do_is_its_row_and_the_others_go_on(desk):
     made = compared("model.kernel=fused,local,nonsense")
-    made.go()
+    made.run()
     rows = table.variant_rows(made, made.tables[0])
 
     assert rows[0].validation is not None and not rows[0].refused
@@ -230,12 +230,12 @@ def test_a_bug_in_one_variant_is_told_in_its_row_and_tried_again(desk, monkeypat
 
     try:
         made = compared("model.kernel=fused,broken")
-        made.go()
+        made.run()
         said = made.kept["members"]["kernel-broken-seed0"]
         assert "bug" in said["refused"] and "nobody foresaw this" in said["refused"]
         monkeypatch.setenv("REGARD_DEBUG", "1")
         with pytest.raises(AssertionError, match="nobody foresaw this"):
-            compared("model.kernel=fused,broken").go()
+            compared("model.kernel=fused,broken").run()
     finally:
         del KERNELS["broken"]
         KERNEL_NAMES.remove("broken")
@@ -254,7 +254,7 @@ def test_a_pause_does_not_move_the_time_of_a_step():
 @pytest.mark.slow
 def test_a_loss_is_a_mean_over_seeds_and_their_standard_deviation(desk):
     made = compared("model.depth=1,2", seeds=3)
-    made.go()
+    made.run()
 
     for place, row in enumerate(table.variant_rows(made, made.tables[0])):
         losses = [made.kept["members"][f"depth-{place + 1}-seed{seed}"]["validation"] for seed in range(3)]
@@ -266,7 +266,7 @@ def test_a_loss_is_a_mean_over_seeds_and_their_standard_deviation(desk):
 
 def test_one_seed_has_no_spread_and_says_so(desk):
     made = compared(KEY)
-    made.go()
+    made.run()
 
     assert table.variant_rows(made, made.tables[0])[0].validation.spread is None
     assert "one seed alone says nothing of chance" in studies.format_tables(made)
@@ -275,7 +275,7 @@ def test_one_seed_has_no_spread_and_says_so(desk):
 def test_every_setting_that_differs_is_shown_and_not_only_what_was_typed(desk):
     """The kind of an optimizer brings a learning rate of its own."""
     made = compared("train.optimizer.kind=adamw,muon", "train.steps=1")
-    made.go()
+    made.run()
     told = studies.study_results(made)["tables"][0]["settings"]
 
     assert told["train.optimizer.lr"] == {"optimizer=adamw": "0.0001", "optimizer=muon": "0.02"}
@@ -288,14 +288,14 @@ def test_every_setting_that_differs_is_shown_and_not_only_what_was_typed(desk):
 
 def test_variants_that_differ_in_nothing_have_nothing_to_tell(desk):
     made = compared("train.steps=1")
-    made.go()
+    made.run()
 
     assert studies.study_results(made)["tables"][0]["settings"] == {} and "differ" not in studies.format_tables(made)
 
 
 def test_the_csv_holds_what_the_table_shows(desk):
     made = compared(KEY, "model.mask=causal", seeds=2)
-    made.go()
+    made.run()
     path = studies.write_results(made)
 
     lines = list(csv.DictReader(path.read_text().splitlines()))
@@ -309,7 +309,7 @@ def test_every_variant_has_loss_time_memory_and_growth(desk, monkeypatch):
     monkeypatch.setattr(kernel_error, "SHORTEST", 256)
     monkeypatch.setattr(kernel_error, "LONG", 0.0)
     made = compared("model.kernel=fused,local", 'model.mask="causal & window(2)"', measured=True)
-    made.go()
+    made.run()
 
     for row in table.variant_rows(made, made.tables[0]):
         assert row.validation and row.step_seconds and row.memory and row.speed and row.growth["kernel"] in row.name
@@ -453,7 +453,7 @@ class Formula:
         self.tables = [comparison.StudyPart(part, studies.expand_variants(part), out) for part in study.parts]
         self.tried += [each.variants[0].recipe for each in self.tables]
 
-    def go(self):
+    def run(self):
         return None
 
     def of(self, table, variant):
@@ -472,7 +472,7 @@ def test_tuning_goes_in_its_order_and_keeps_the_best_of_each_stage(desk, monkeyp
     monkeypatch.setattr(Formula, "tried", [])
     tuning = studies.TuningRun("recipe.toml", ("train.optimizer.lr=1e-3", "model.dropout=0.0"), desk / "out")
 
-    assert tuning.go() is None
+    assert tuning.run() is None
 
     stages = list(dict.fromkeys(trial.stage for trial in tuning.trials))
     assert stages == ["learning rate", "warm-up", "batch", "dropout", "shape"]
@@ -488,7 +488,7 @@ def test_tuning_goes_in_its_order_and_keeps_the_best_of_each_stage(desk, monkeyp
 def test_a_key_with_several_values_says_what_its_stage_tries(desk, monkeypatch):
     monkeypatch.setattr(tune, "StudyRun", Formula)
     tuning = studies.TuningRun("recipe.toml", ("train.optimizer.lr=2e-3,3e-3,4e-3", "model.heads=1,2"), desk / "out")
-    tuning.go()
+    tuning.run()
 
     rates = [trial.name for trial in tuning.trials if trial.stage == "learning rate"]
     assert rates == ["as it is", "train.optimizer.lr=2e-3", "train.optimizer.lr=3e-3", "train.optimizer.lr=4e-3"]

@@ -136,7 +136,7 @@ def test_regression_is_the_squared_error_of_one_number():
 
     assert batch["label"].tolist() == [3.5, 2.0] and batch["label"].dtype == torch.float32
     assert_close(objective.loss_sums(asked, batch)["loss"], ((said - torch.tensor([3.5, 2.0])) ** 2).sum())
-    both = objective.answers(asked, batch), objective.expected(batch)
+    both = objective.answers(asked, batch), objective.expected_answers(batch)
     assert set(score_outputs(objective, [both])) == {"pearson", "spearman"}
 
 

@@ -155,7 +155,7 @@ def test_of_equal_ones_the_worse_counts():
 def test_an_evaluation_finds_partners_both_ways_and_sorts_by_the_names_of_classes():
     task, tokenizer = asked(SORTED, towers())
     model, given = lively(towers()), batch(task, tokenizer)
-    said, meant = task.answers(model, given), task.expected(given)
+    said, meant = task.answers(model, given), task.expected_answers(given)
     found = task.score(said, meant)
 
     assert meant["class"] == [SORTED.classes.index(label) for label in LABELS]

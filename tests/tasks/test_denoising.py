@@ -38,7 +38,7 @@ def test_the_published_example():
 
 def test_a_row_of_512_reads_568_tokens_as_t5_s_own_code_has_it():
     objective, _ = task(C.SpanCorruption(), "unigram", length=512)
-    source, target = objective.corrupted(list(range(1000, 1000 + objective.room)), chance())
+    source, target = objective.corrupt(list(range(1000, 1000 + objective.room)), chance())
     batch = objective.batch([source], [target])
 
     assert objective.room == 568 and batch["source"].shape == (1, 512)
@@ -52,7 +52,7 @@ def test_over_a_million_tokens_as_many_go_as_was_said_in_spans_as_long_as_was_sa
     gone = spans = first = last = 0
     for _ in range(ROWS):
         text = list(range(1000, 1000 + LENGTH))
-        source, target = objective.corrupted(text, luck)
+        source, target = objective.corrupt(text, luck)
         used = [id for id in source if id in marks]
 
         assert used == list(marks[: len(used)]) and [id for id in target if id in marks] == list(marks[: len(used) + 1])
@@ -77,7 +77,7 @@ def test_infilling_hides_what_was_said_and_tells_everything():
     lengths, gone = Counter(), 0
     for _ in range(ROWS):
         text = list(range(1000, 1000 + LENGTH))
-        source, target = objective.corrupted(text, luck)
+        source, target = objective.corrupt(text, luck)
         kept = [id for id in source if id != mask]
 
         assert target == text and kept == sorted(kept) and len(source) <= LENGTH
@@ -112,7 +112,7 @@ def test_a_prefix_and_what_follows_are_the_text_and_the_cut_is_anywhere():
     text, luck = list(range(1000, 1011)), chance(3)
     places = Counter()
     for _ in range(10_000):
-        source, target = objective.corrupted(text, luck)
+        source, target = objective.corrupt(text, luck)
         assert source + target == text
         places[len(source)] += 1
 
@@ -153,7 +153,7 @@ def test_rows_are_never_longer_than_was_said(name):
 def test_the_shortest_texts_are_hidden_and_told(count, rate):
     objective, _ = task(C.SpanCorruption(rate=rate), "unigram")
     text = list(range(1000, 1000 + count))
-    source, target = objective.corrupted(text, chance())
+    source, target = objective.corrupt(text, chance())
 
     assert restored(source, target, objective.specials.sentinels) == text
     assert 1 <= len(target) - sum(id in objective.specials.sentinels for id in target) < count

@@ -121,7 +121,7 @@ def test_a_batch_depends_on_the_generator_it_is_given_and_on_nothing_else(name):
 def test_the_truth_scores_best(name):
     objective, made, examples = asked(name)
     batch = objective.collate(examples, chance(1))
-    meant, said = objective.expected(batch), objective.answers(made, batch)
+    meant, said = objective.expected_answers(batch), objective.answers(made, batch)
 
     assert {part: len(each) for part, each in said.items()} == {part: len(each) for part, each in meant.items()}
     assert all(value == pytest.approx(1.0) for value in objective.score(meant, meant).values())

@@ -30,7 +30,7 @@ def test_fifteen_in_a_hundred_are_chosen_and_of_these_eighty_ten_ten(whole_words
     objective, known = task(C.MaskedLM(whole_words=whole_words), length=502)
     examples = many(known)
     batch = objective.collate(examples, chance(2))
-    before = objective.rows.padded([example["ids"] for example in examples], known.special_ids["pad"])
+    before = objective.rows.pad([example["ids"] for example in examples], known.special_ids["pad"])
     chosen, ordinary = batch["labels"] != -100, ~objective.specials.special[before]
     masked, same = batch["ids"] == known.special_ids["mask"], batch["ids"] == before
 
@@ -49,7 +49,7 @@ def test_nothing_else_is_touched_and_nothing_else_is_asked():
     objective, known = task(C.MaskedLM(rate=0.9), length=40)
     examples = [objective.example(record, known) for record in PADDED]
     batch = objective.collate(examples, chance())
-    before = objective.rows.padded([example["ids"] for example in examples], known.special_ids["pad"])
+    before = objective.rows.pad([example["ids"] for example in examples], known.special_ids["pad"])
     chosen = batch["labels"] != -100
     never = objective.specials.special[before] | ~batch["real"]
 
@@ -76,9 +76,7 @@ def test_the_loss_is_on_the_chosen_tokens_alone():
 def test_the_pieces_of_a_word_are_chosen_together():
     objective, known = task(C.MaskedLM(rate=0.3, whole_words=True), length=900)
     batch = objective.collate([objective.example({"text": PROSE}, known)], chance())
-    words = WordBoundaries.of(known).words(
-        objective.rows.padded([objective.example({"text": PROSE}, known)["ids"]], 0)
-    )[0]
+    words = WordBoundaries.of(known).words(objective.rows.pad([objective.example({"text": PROSE}, known)["ids"]], 0))[0]
     chosen = batch["labels"][0] != -100
     fates = [set(chosen[words == word].tolist()) for word in range(int(words.max()) + 1)]
 
@@ -133,7 +131,7 @@ def test_padding_on_the_left_changes_no_loss():
         objective, known = task(C.MaskedLM(rate=0.4), side=side)
         asked = model(vocab=len(known))
         labels = [objective.collate([objective.example(record, known)], chance(7)) for record in PADDED]
-        rows = [objective.rows.padded([row[name][0].tolist() for row in labels], fill)
+        rows = [objective.rows.pad([row[name][0].tolist() for row in labels], fill)
                 for name, fill in (("ids", 0), ("labels", -100))]  # fmt: skip
         real = objective.rows.real([row["ids"][0].tolist() for row in labels])
         found.append(objective.loss_sums(asked, {"ids": rows[0], "labels": rows[1]} | real)["loss"])
@@ -237,7 +235,7 @@ def test_a_model_scores_what_it_was_asked():
     asked = model(BOTH, vocab=len(known))
     said = [objective.example({"text": PROSE}, known), objective.example({"text": PROSE[::-1]}, known)]
     batch = objective.collate(objective.pairs(said, 0, chance())[:5], chance())
-    meant = objective.expected(batch)
+    meant = objective.expected_answers(batch)
 
     assert objective.score(meant, meant) == {"masked accuracy": 1.0, "next accuracy": 1.0}
     assert objective.score(objective.answers(asked, batch), meant)["masked accuracy"] < 0.5

@@ -47,7 +47,7 @@ def test_who_knows_nothing_needs_the_logarithm_of_the_palette():
 
     assert asked.count_parts(batch) == {"loss": LossPart(4 * 15)}
     assert_close(asked.loss_sums(Uniform(), batch)["loss"], torch.tensor(60 * math.log(13)))
-    score = asked.score(asked.answers(Uniform(), batch), asked.expected(batch))
+    score = asked.score(asked.answers(Uniform(), batch), asked.expected_answers(batch))
     assert score["bits per dimension"] == pytest.approx(math.log2(13))
 
 

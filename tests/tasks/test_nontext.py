@@ -67,7 +67,7 @@ def test_the_loss_is_that_of_torch_and_all_that_a_sense_makes_is_given_to_the_mo
     assert_close(moved, F.cross_entropy(model(batch["ids"] + 1), batch["label"], reduction="sum"))
     assert batch["tokens"].tolist() == [5] * 7 and task.count_parts(batch)["loss"].count == 7
     assert task.answers(model, batch)["loss"] == logits.argmax(-1).tolist()
-    assert task.expected(batch)["loss"] == [0, 1, 2, 0, 1, 2, 0]
+    assert task.expected_answers(batch)["loss"] == [0, 1, 2, 0, 1, 2, 0]
 
 
 def test_rows_that_were_mixed_are_asked_for_both_classes_by_their_shares():
@@ -101,7 +101,7 @@ def test_numbers_are_regressed():
     said = model(batch["ids"])[:, 0]
 
     assert_close(task.loss_sums(model, batch)["loss"], F.mse_loss(said, batch["label"], reduction="sum"))
-    assert set(task.score(task.answers(model, batch), task.expected(batch))) == {"pearson", "spearman"}
+    assert set(task.score(task.answers(model, batch), task.expected_answers(batch))) == {"pearson", "spearman"}
 
 
 @pytest.mark.parametrize(("record", "message"), [

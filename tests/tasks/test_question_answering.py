@@ -31,7 +31,7 @@ class Said(nn.Module):
 def test_the_characters_of_the_marked_tokens_hold_the_answer(kind, answer):
     objective, known = task(C.QuestionAnswering(), kind, length=250)
     example = objective.example(RECORD | {"answer": answer, "start": TEXT.index(answer)}, known)
-    [found] = objective.expected(objective.collate([example], chance()))["loss"]
+    [found] = objective.expected_answers(objective.collate([example], chance()))["loss"]
     told = TEXT[found.start : found.stop]
 
     assert answer in told and len(told) <= len(answer) + 1  # a token may begin with the space before it
@@ -94,7 +94,7 @@ def test_no_answer_is_an_answer():
     logits[0, 0] = 1.0
     [found] = objective.answers(Said(logits), batch)["loss"]
 
-    assert found == (0, 0, -2.0) and objective.expected(batch)["loss"][0][:2] == (0, 0)
+    assert found == (0, 0, -2.0) and objective.expected_answers(batch)["loss"][0][:2] == (0, 0)
     assert objective.squad([[found]], [EMPTY]) == {"exact": 100.0, "f1": 100.0}
     assert objective.squad([[found]], [RECORD]) == {"exact": 0.0, "f1": 0.0}
 

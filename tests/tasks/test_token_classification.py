@@ -46,7 +46,7 @@ def test_each_word_is_asked_once_and_padding_never(side):
 
     assert objective.count_parts(batch)["loss"].count == 7
     assert_close(objective.loss_sums(asked, batch)["loss"], alone)
-    assert objective.expected(batch)["loss"] == [["B-PER", "I-PER", "O", "O"], ["O", "O", "B-PER"]]
+    assert objective.expected_answers(batch)["loss"] == [["B-PER", "I-PER", "O", "O"], ["O", "O", "B-PER"]]
     assert list(map(len, objective.answers(asked, batch)["loss"])) == [4, 3]
 
 

@@ -155,7 +155,7 @@ def test_what_is_remembered_goes_on_and_is_forgotten_at_an_epoch_s_end(recipe):
     still = ["train.optimizer.lr=0.0", "model.trunk.dropout=0.0", "train.batch_size=25", "train.steps=99"]
     run = Run.from_recipe(recipe(CARRY, *still))
     advanced(run, run.data.count + 1)
-    ours, fresh = run.carried_state.copied(), Run.from_recipe(recipe(CARRY, *still))
+    ours, fresh = run.carried_state.clone_tensors(), Run.from_recipe(recipe(CARRY, *still))
 
     fresh.objective.loss_sums(fresh.carried_state.models[0], fresh.data.batch(run.data.count))
     assert_same(ours, fresh.carried_state.state())  # the first window of the second epoch, after nothing

@@ -104,7 +104,7 @@ def test_a_name_of_nothing_is_refused_with_the_nearest_and_nothing_is_frozen(nam
     assert all(weight.requires_grad for weight in made.parameters())
 
 
-@pytest.mark.parametrize("name", ["trunk.blocks.7", "embed.tokens.weight.more", "blocks", "norm", "*.nothing"])
+@pytest.mark.parametrize("name", ["trunk.blocks.7", "embed.tokens.weight.extras", "blocks", "norm", "*.nothing"])
 def test_a_part_that_is_not_there_is_refused(name):
     with pytest.raises(config.ConfigError, match=r"train\.freeze: no part"):
         freeze_parameters(model(), [name])

@@ -177,7 +177,7 @@ def test_a_whole_run_is_logged_scored_resumed_loaded_and_asked(recipe, desk):
     own = evaluate(desk / "run")
     assert own.loss == pytest.approx(result.eval_loss, abs=1e-6) and own.scores == pytest.approx(result.scores)
     all_of_it = evaluate(desk / "run", "shapes.jsonl", limit=30)
-    assert all_of_it.rows == 30 and all_of_it.more["confusion"].keys() == {"column", "row"}
+    assert all_of_it.rows == 30 and all_of_it.extras["confusion"].keys() == {"column", "row"}
 
 
 def test_fine_tuning_begins_with_the_weights_of_another_run(recipe, desk):

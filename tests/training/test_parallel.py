@@ -368,7 +368,7 @@ def test_one_process_takes_the_batch_as_it_is():
 
     assert (
         SINGLE_PROCESS.share(batch, parts) == (batch, parts)
-        and SINGLE_PROCESS.joined([1]) == [1]
+        and SINGLE_PROCESS.gather_lists([1]) == [1]
         and SINGLE_PROCESS.max(3) == 3
     )
 

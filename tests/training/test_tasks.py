@@ -260,7 +260,7 @@ def scripted(monkeypatch, desk, losses):
         made.append((self.run.step, whole))
         return fitting.ValidationScore(losses[self.run.step, whole] * (9 if whole else 4), 9 if whole else 4)
 
-    monkeypatch.setattr(fitting.Trainer, "ask", ask)
+    monkeypatch.setattr(fitting.Trainer, "score_validation", ask)
     return made
 
 

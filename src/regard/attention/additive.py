@@ -50,16 +50,16 @@ KERNEL_COSTS["additive"] = KernelCost(flops=additive_flops)
 
 
 @register_kernel("additive", exact=False, weights=additive_weights)
-def additive(q: Tensor, k: Tensor, v: Tensor, plan: Plan, how: AttentionArgs) -> Tensor:
-    own: AdditiveScore = how.weights
+def additive(q: Tensor, k: Tensor, v: Tensor, plan: Plan, args: AttentionArgs) -> Tensor:
+    own: AdditiveScore = args.weights
     maps = [weight.to(q.dtype) for weight in (own.q.weight, own.k.weight, own.w.weight[0])]
     k, v, heads = repeat_kv(k, q), repeat_kv(v, q), batch_head_index(q)[1].flatten()
 
-    def some(q: Tensor, rows: Tensor) -> Tensor:
-        s = apply_pair_bias(additive_score(q, k, *maps), mask_table(plan.spec, heads, rows, how.bias, q.dtype))
-        return dropout(attention_weights(s), how.dropout) @ v
+    def attend_rows(q: Tensor, rows: Tensor) -> Tensor:
+        s = apply_pair_bias(additive_score(q, k, *maps), mask_table(plan.spec, heads, rows, args.bias, q.dtype))
+        return dropout(attention_weights(s), args.dropout) @ v
 
-    return by_query_rows(q, k.shape[2], len(maps[2]), some)
+    return by_query_rows(q, k.shape[2], len(maps[2]), attend_rows)
 
 
 def hard_lookup(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:  # (…, k), (K, k), (K, e) -> (…, e)

@@ -28,24 +28,24 @@ WHOLE = (FULL, PADDING)
 HEADS_PER_SIDE = {"cpu": 1}  # columns of ones: tensor cores want a multiple of eight
 
 
-def scan_unsupported_reason(ask: AttentionSpec) -> str:
+def scan_unsupported_reason(spec: AttentionSpec) -> str:
     """What no sum without a softmax can do."""
-    if ask.mask not in (*WHOLE, CAUSAL, CAUSAL & PADDING):
-        return f"sums over everything or over all before: the mask must be full or causal, not {ask.mask}"
-    if ask.mask not in WHOLE and ask.q is not ask.k and not ask.cached:
+    if spec.mask not in (*WHOLE, CAUSAL, CAUSAL & PADDING):
+        return f"sums over everything or over all before: the mask must be full or causal, not {spec.mask}"
+    if spec.mask not in WHOLE and spec.q is not spec.k and not spec.cached:
         return "needs queries and keys of one line of tokens where the mask is causal"
-    if ask.bias or ask.dropout:
+    if spec.bias or spec.dropout:
         return "has no scores to add a bias to and no weights to drop; choose another position, no attention dropout"
-    return "" if ask.mask in WHOLE else order_problem(ask.q)
+    return "" if spec.mask in WHOLE else order_problem(spec.q)
 
 
-def weighted_values(q: Tensor, k: Tensor, v: Tensor, ask: AttentionSpec, past: "LinearState | None") -> Tensor:
+def weighted_values(q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec, past: "LinearState | None") -> Tensor:
     """The mean of values weighed by q·k, for features q (B, H, Q, d) and k (B, G, K, d) that are not negative."""
-    real = (ask.k if past is None else ask.q).is_real
+    real = (spec.k if past is None else spec.q).is_real
     if real is not None:
         k = k.masked_fill(~real[:, None, :, None], 0.0)
     ones = F.pad(v, (0, HEADS_PER_SIDE.get(v.device.type, 8)), value=1.0)  # (B, G, K, e + ones)
-    if ask.mask in WHOLE:
+    if spec.mask in WHOLE:
         sums = q @ repeat_kv(k.mT @ ones, q)
     else:
         sums = causal_sum(q, repeat_kv(k, q), repeat_kv(ones, q))

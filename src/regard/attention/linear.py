@@ -26,11 +26,11 @@ KERNEL_COSTS["linear"] = KernelCost(flops=lambda a, field: scan_flops(a, field, 
 
 
 @register_kernel("linear", exact=False, unsupported_reason=scan_unsupported_reason, cache_entry=linear_cache_entry)
-def linear_kernel(q: Tensor, k: Tensor, v: Tensor, plan: Plan, how: AttentionArgs) -> Tensor:
+def linear_kernel(q: Tensor, k: Tensor, v: Tensor, plan: Plan, args: AttentionArgs) -> Tensor:
     kernel_numbers("linear", plan.numbers)
-    if how.cache_entry is None and linear_attention.is_supported(q, v, plan.spec):
+    if args.cache_entry is None and linear_attention.is_supported(q, v, plan.spec):
         return linear_attention.linear_attention(q, repeat_kv(k, q), repeat_kv(v, q))
-    return weighted_values(positive_features(q), positive_features(k), v, plan.spec, how.cache_entry)
+    return weighted_values(positive_features(q), positive_features(k), v, plan.spec, args.cache_entry)
 
 
 def positive_features(x: Tensor) -> Tensor:

@@ -40,12 +40,12 @@ def linformer_weights(attention: Attention, trunk: config.Trunk, given: tuple[in
     return LengthProjection(mixed, length)
 
 
-def linformer_unsupported_reason(ask: AttentionSpec) -> str:
-    if ask.mask not in (FULL, PADDING):
-        return f"mixes all places into each key: the mask must be full, not {ask.mask}"
-    if ask.q is not ask.k:
+def linformer_unsupported_reason(spec: AttentionSpec) -> str:
+    if spec.mask not in (FULL, PADDING):
+        return f"mixes all places into each key: the mask must be full, not {spec.mask}"
+    if spec.q is not spec.k:
         return "fixes the length of its input: it looks around, not across, and keeps no cache"
-    return "mixes keys of all places: a bias for each has no place in it; choose another position" if ask.bias else ""
+    return "mixes keys of all places: a bias for each has no place in it; choose another position" if spec.bias else ""
 
 
 def linformer_cache_entry(attention: Attention, batch: int, capacity: int, like: Tensor) -> None:
@@ -67,12 +67,12 @@ KERNEL_COSTS["linformer"] = KernelCost(flops=linformer_flops, growth=("n·k·d",
     weights=linformer_weights,
     cache_entry=linformer_cache_entry,
 )
-def linformer_kernel(q: Tensor, k: Tensor, v: Tensor, plan: Plan, how: AttentionArgs) -> Tensor:
-    count, length = k.shape[2], how.weights.k.shape[1]
+def linformer_kernel(q: Tensor, k: Tensor, v: Tensor, plan: Plan, args: AttentionArgs) -> Tensor:
+    count, length = k.shape[2], args.weights.k.shape[1]
     if count != length:
         raise ConfigError(f"attention.kernel 'linformer' was made for {length} tokens, got {count}; pad or cut to that")
     if plan.spec.k.is_real is not None:
         k, v = (x.masked_fill(~plan.spec.k.is_real[:, None, :, None], 0.0) for x in (k, v))
-    k, v = how.weights.k.to(k.dtype) @ k, how.weights.v.to(v.dtype) @ v  # (B, G, mixed, d)  #: S117
+    k, v = args.weights.k.to(k.dtype) @ k, args.weights.v.to(v.dtype) @ v  # (B, G, mixed, d)  #: S117
     k, v = repeat_kv(k, q), repeat_kv(v, q)
-    return F.scaled_dot_product_attention(q, k, v, dropout_p=how.dropout, scale=how.scale)
+    return F.scaled_dot_product_attention(q, k, v, dropout_p=args.dropout, scale=args.scale)

@@ -100,15 +100,15 @@ def pays(found: BandPattern, count: int) -> bool:
     return count >= 4 * (step * size + found.landmarks)
 
 
-def unsupported_reason(ask: AttentionSpec) -> str:
-    found = band_of_mask(ask.mask)
+def unsupported_reason(spec: AttentionSpec) -> str:
+    found = band_of_mask(spec.mask)
     if not found.sparse:
-        return f"computes windows, blocks, dilations and global tokens: the mask {ask.mask} leaves too many to see"
-    if ask.cached or ask.q.is_plain and ask.q is ask.k:
+        return f"computes windows, blocks, dilations and global tokens: the mask {spec.mask} leaves too many to see"
+    if spec.cached or spec.q.is_plain and spec.q is spec.k:
         return ""
-    if ask.q is not ask.k:
+    if spec.q is not spec.k:
         return "needs a line of tokens that look at each other"
-    return order_problem(ask.q, found)
+    return order_problem(spec.q, found)
 
 
 def order_problem(places: TokenLayout, found: BandPattern) -> str:
@@ -126,12 +126,12 @@ def order_problem(places: TokenLayout, found: BandPattern) -> str:
     return refuse_unless(rising & whole, "needs tokens one after the other, padding only before and after them")
 
 
-def preferred_reason(ask: AttentionSpec) -> str:
-    found = band_of_mask(ask.mask)
-    sure = ask.q.is_plain or not torch.compiler.is_compiling()
-    if ask.device != "cpu" or not found.sparse or ask.cached or ask.bias or not sure:
+def preferred_reason(spec: AttentionSpec) -> str:
+    found = band_of_mask(spec.mask)
+    sure = spec.q.is_plain or not torch.compiler.is_compiling()
+    if spec.device != "cpu" or not found.sparse or spec.cached or spec.bias or not sure:
         return ""
-    wanted = pays(found, ask.q.count) and not unsupported_reason(ask)
+    wanted = pays(found, spec.q.count) and not unsupported_reason(spec)
     return "chunks look no further than the window" if wanted else ""
 
 
@@ -139,22 +139,22 @@ KERNEL_COSTS["local"] = KernelCost(pairs=computed_pairs, growth=("n·w·d", 1.0)
 
 
 @register_kernel("local", unsupported_reason=unsupported_reason, preferred_reason=preferred_reason)
-def local_attention(q: Tensor, k: Tensor, v: Tensor, plan: Plan, how: AttentionArgs) -> Tensor:
+def local_attention(q: Tensor, k: Tensor, v: Tensor, plan: Plan, args: AttentionArgs) -> Tensor:
     """Equal to the dense mask on all real tokens; time and memory grow with the length, not with its square."""
     kernel_numbers("local", plan.numbers)
-    ask, found = plan.spec, band_of_mask(plan.spec.mask)
-    if ask.cached:  # a few new tokens meet all that a cache holds
-        return fused(q, k, v, plan, how)
-    if ask.device == "cuda" and not flex.flex_unsupported_reason(ask):
-        return flex.flex_kernel(q, k, v, plan, how)
+    spec, found = plan.spec, band_of_mask(plan.spec.mask)
+    if spec.cached:  # a few new tokens meet all that a cache holds
+        return fused(q, k, v, plan, args)
+    if spec.device == "cuda" and not flex.flex_unsupported_reason(spec):
+        return flex.flex_kernel(q, k, v, plan, args)
     k, v = repeat_kv(k, q), repeat_kv(v, q)
-    marks = global_slots(ask.q, min(found.landmarks, q.shape[2]))
-    out = chunked_attention(q, k, v, ask, how, found, marks)
-    return out if marks is None else global_rows(out, q, k, v, ask, how, marks)
+    marks = global_slots(spec.q, min(found.landmarks, q.shape[2]))
+    out = chunked_attention(q, k, v, spec, args, found, marks)
+    return out if marks is None else global_rows(out, q, k, v, spec, args, marks)
 
 
 def chunked_attention(
-    q: Tensor, k: Tensor, v: Tensor, ask: AttentionSpec, how: AttentionArgs, found: BandPattern, marks: Tensor | None
+    q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec, args: AttentionArgs, found: BandPattern, marks: Tensor | None
 ) -> Tensor:
     """Every chunk with its neighbours, and the landmarks beside them in the same softmax."""
     count, (step, chunks, size) = q.shape[2], chunk_sizes(found, q.shape[2])
@@ -165,13 +165,13 @@ def chunked_attention(
 
     i = fold(torch.arange(1, count + 1, device=q.device)[:, None])  # (Z, C, S, 1), counted from 1: 0 is no token
     j = with_neighbours(i, found.behind).mT
-    table = chunk_mask(ask, how, q, i, j, marks is not None and found.landmarks)
-    s = apply_pair_bias((fold(q) * how.scale) @ with_neighbours(fold(k), found.behind).mT, table)  # (B, H, Z, C, S, T)
+    table = chunk_mask(spec, args, q, i, j, marks is not None and found.landmarks)
+    s = apply_pair_bias((fold(q) * args.scale) @ with_neighbours(fold(k), found.behind).mT, table)  # (B, H, Z, C, S, T)
     places = s.shape[-1]
     if marks is not None:
-        s = torch.cat([s, fold(global_scores(q, k, ask, how, marks))], -1)
-    sure = ask.q.is_plain and how.bias is None and window_reach(ask.mask) is not None
-    weights = F.dropout(attention_weights(s, sure), how.dropout)  #: S114 S067
+        s = torch.cat([s, fold(global_scores(q, k, spec, args, marks))], -1)
+    sure = spec.q.is_plain and args.bias is None and window_reach(spec.mask) is not None
+    weights = F.dropout(attention_weights(s, sure), args.dropout)  #: S114 S067
     out = weights[..., :places] @ with_neighbours(fold(v), found.behind)
     if marks is not None:
         out = out + weights[..., places:] @ gather_slots(v, marks)[:, :, None, None]
@@ -184,15 +184,15 @@ def with_neighbours(x: Tensor, behind: bool) -> Tensor:
     return torch.cat([before, x, *after], -2)
 
 
-def chunk_mask(ask: AttentionSpec, how: AttentionArgs, q: Tensor, i: Tensor, j: Tensor, marks: int) -> Tensor:
+def chunk_mask(spec: AttentionSpec, args: AttentionArgs, q: Tensor, i: Tensor, j: Tensor, marks: int) -> Tensor:
     """What mask and bias say of the places shown. Landmarks stand elsewhere; a query beyond the end sees anything."""
     b, h = (x[..., None, None] for x in batch_head_index(q))
     query, key = (i - 1).clamp(min=0), (j - 1).clamp(min=0)
-    table = pair_bias(ask, how.bias, (b, h, query, key), q.dtype)
+    table = pair_bias(spec, args.bias, (b, h, query, key), q.dtype)
     assert table is not None
     there = j > 0
     if marks:
-        there = there & (TokenIndex(ask.k, b, key).order >= marks)
+        there = there & (TokenIndex(spec.k, b, key).order >= marks)
     if table.dtype == torch.bool:
         return table & there | (i == 0)
     return table.masked_fill(~there, float("-inf"))
@@ -217,20 +217,20 @@ def gather_slots(x: Tensor, slots: Tensor) -> Tensor:  # (B, H, N, d), (B, M) ->
     return x.gather(2, index)
 
 
-def global_scores(q: Tensor, k: Tensor, ask: AttentionSpec, how: AttentionArgs, marks: Tensor) -> Tensor:
+def global_scores(q: Tensor, k: Tensor, spec: AttentionSpec, args: AttentionArgs, marks: Tensor) -> Tensor:
     """The scores of all queries with the landmarks' keys, (B, H, N, M)."""
     i, j = torch.arange(q.shape[2], device=q.device).view(1, 1, -1, 1), marks[:, None, None]
-    table = pair_bias(ask, how.bias, (*batch_head_index(q), i, j.clamp(min=0)), q.dtype)
-    return apply_pair_bias((q * how.scale) @ gather_slots(k, marks).mT, table).masked_fill(j < 0, float("-inf"))
+    table = pair_bias(spec, args.bias, (*batch_head_index(q), i, j.clamp(min=0)), q.dtype)
+    return apply_pair_bias((q * args.scale) @ gather_slots(k, marks).mT, table).masked_fill(j < 0, float("-inf"))
 
 
 def global_rows(
-    out: Tensor, q: Tensor, k: Tensor, v: Tensor, ask: AttentionSpec, how: AttentionArgs, marks: Tensor
+    out: Tensor, q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec, args: AttentionArgs, marks: Tensor
 ) -> Tensor:
     """The landmarks' own rows, over all keys."""
     i, j = marks.clamp(min=0)[:, None, :, None], torch.arange(k.shape[2], device=q.device).view(1, 1, 1, -1)
     s = apply_pair_bias(
-        (gather_slots(q, marks) * how.scale) @ k.mT, pair_bias(ask, how.bias, (*batch_head_index(q), i, j), q.dtype)
+        (gather_slots(q, marks) * args.scale) @ k.mT, pair_bias(spec, args.bias, (*batch_head_index(q), i, j), q.dtype)
     )
-    rows = F.dropout(attention_weights(s), how.dropout) @ v
+    rows = F.dropout(attention_weights(s), args.dropout) @ v
     return out.scatter(2, i.expand(*rows.shape), rows)

@@ -73,11 +73,11 @@ def lsh_weights(attention: Attention, trunk: config.Trunk, given: tuple[int, ...
     return LSHRotations(size, rounds, attention.head_dim)
 
 
-def unsupported_reason(ask: AttentionSpec) -> str:
-    if ask.q is not ask.k:
+def unsupported_reason(spec: AttentionSpec) -> str:
+    if spec.q is not spec.k:
         return "hashes tokens that look at each other: it looks around, not across, without cache"
     packed = "hashes a row as one text: packed documents would crowd each other's buckets"
-    return "" if ask.q.document is None else packed
+    return "" if spec.q.document is None else packed
 
 
 def lsh_cache_entry(attention: Attention, batch: int, capacity: int, like: Tensor) -> None:
@@ -99,11 +99,11 @@ KERNEL_COSTS["lsh"] = KernelCost(flops=lsh_flops, growth=("n·log n·d", 1.0))
 @register_kernel(
     "lsh", exact=False, unsupported_reason=unsupported_reason, weights=lsh_weights, cache_entry=lsh_cache_entry
 )
-def lsh_attention(q: Tensor, k: Tensor, v: Tensor, plan: Plan, how: AttentionArgs) -> Tensor:
+def lsh_attention(q: Tensor, k: Tensor, v: Tensor, plan: Plan, args: AttentionArgs) -> Tensor:
     """`k` is not read: a key is its query at unit length."""
-    k, own, outs, sums = F.normalize(q, dim=-1), how.weights, [], []
+    k, own, outs, sums = F.normalize(q, dim=-1), args.weights, [], []
     for turn in range(len(own.w)):
-        out, total = attend_in_buckets(q, k, v, own.buckets(k.detach(), turn), plan.spec, how, own.size)
+        out, total = attend_in_buckets(q, k, v, own.buckets(k.detach(), turn), plan.spec, args, own.size)
         outs.append(out)
         sums.append(total)
     share = torch.stack(sums).softmax(0) if len(sums) > 1 else torch.ones_like(sums[0])[None]
@@ -111,17 +111,17 @@ def lsh_attention(q: Tensor, k: Tensor, v: Tensor, plan: Plan, how: AttentionArg
 
 
 def attend_in_buckets(
-    q: Tensor, k: Tensor, v: Tensor, bucket: Tensor, ask: AttentionSpec, how: AttentionArgs, size: int
+    q: Tensor, k: Tensor, v: Tensor, bucket: Tensor, spec: AttentionSpec, args: AttentionArgs, size: int
 ) -> tuple[Tensor, Tensor]:
     """One round: what each query hears (B, H, N, e), and the logarithm of its softmax's sum (B, H, N, 1)."""
     many = math.prod(bucket_factors(q.shape[2], size))
-    if ask.k.is_real is not None:  # padding has a bucket of its own, so that it takes no token's place
-        bucket, many = bucket.masked_fill(~ask.k.is_real[:, None], many), many + 1
+    if spec.k.is_real is not None:  # padding has a bucket of its own, so that it takes no token's place
+        bucket, many = bucket.masked_fill(~spec.k.is_real[:, None], many), many + 1
     home, token = sort_into_buckets(bucket, size, many)  # (B, H, N), (B, H, C·S)
     here = token.clamp(min=0)
     qs, ks, vs = (gather_tokens(x, here).unflatten(2, (-1, size)) for x in (q, k, v))  # (B, H, C, S, d)
     s = apply_pair_bias(
-        (qs * how.scale) @ with_previous_chunk(ks).mT, pair_bias(ask, how.bias, pair_indices(token, size), q.dtype)
+        (qs * args.scale) @ with_previous_chunk(ks).mT, pair_bias(spec, args.bias, pair_indices(token, size), q.dtype)
     )
     s = s.to(accumulation_dtype(s)).masked_fill(
         ~same_bucket(token, bucket.gather(2, here), size), -math.inf
@@ -133,7 +133,7 @@ def attend_in_buckets(
         s.logsumexp(-1, keepdim=True).masked_fill(empty, EMPTY_SCORE),
         s.softmax(-1).masked_fill(empty, 0.0),
     )
-    made = F.dropout(weights.to(v.dtype), how.dropout) @ with_previous_chunk(vs)
+    made = F.dropout(weights.to(v.dtype), args.dropout) @ with_previous_chunk(vs)
     return gather_tokens(made.flatten(2, 3), home), gather_tokens(total.flatten(2, 3), home)
 
 

@@ -13,12 +13,12 @@ from regard.core.positions import Bias
 from regard.core.tokens import TokenIndex
 
 
-def pair_bias(ask: AttentionSpec, bias: Bias | None, where: tuple[Tensor, ...], dtype: torch.dtype) -> Tensor | None:
+def pair_bias(spec: AttentionSpec, bias: Bias | None, where: tuple[Tensor, ...], dtype: torch.dtype) -> Tensor | None:
     """For pairs at `where`, rows b, heads h, queries i and keys j that broadcast against each other: what is added to
     the score and minus infinity where looking is forbidden; without a bias True where it is allowed; or nothing."""
     b, h, i, j = where
-    q, k = TokenIndex(ask.q, b, i), TokenIndex(ask.k, b, j)
-    allowed = None if ask.mask == FULL else ask.mask.allows(q, k)
+    q, k = TokenIndex(spec.q, b, i), TokenIndex(spec.k, b, j)
+    allowed = None if spec.mask == FULL else spec.mask.allows(q, k)
     if bias is None:
         return allowed
     added = bias.at(b, h, q, k).to(dtype)
@@ -38,12 +38,12 @@ def batch_head_index(q: Tensor) -> tuple[Tensor, Tensor]:
     return rows.view(-1, 1, 1, 1), heads.view(1, -1, 1, 1)
 
 
-def refuse_unless(claim: Tensor, said: str) -> str:
+def refuse_unless(claim: Tensor, problem: str) -> str:
     """What is said against data of which the claim is not true; in a compiled graph, or on a GPU, it is said when the
     claim is reached, so that nothing waits for it here."""
     if claim.device.type == "cpu" and not torch.compiler.is_compiling():
-        return "" if claim else said
-    torch._assert_async(claim, f"attention.kernel {said}")
+        return "" if claim else problem
+    torch._assert_async(claim, f"attention.kernel {problem}")
     return ""
 
 

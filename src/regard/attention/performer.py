@@ -92,13 +92,13 @@ KERNEL_COSTS["performer"] = KernelCost(flops=performer_flops, growth=("n·m·d",
     weights=performer_weights,
     cache_entry=performer_cache_entry,
 )
-def performer_kernel(q: Tensor, k: Tensor, v: Tensor, plan: Plan, how: AttentionArgs) -> Tensor:
-    root = abs(how.scale) ** 0.5
-    flipped = -root if how.scale < 0 else root
-    asked, offered = feature_map(q * flipped, how.weights.w), feature_map(k * root, how.weights.w)
+def performer_kernel(q: Tensor, k: Tensor, v: Tensor, plan: Plan, args: AttentionArgs) -> Tensor:
+    root = abs(args.scale) ** 0.5
+    flipped = -root if args.scale < 0 else root
+    asked, offered = feature_map(q * flipped, args.weights.w), feature_map(k * root, args.weights.w)
     asked = asked - asked.amax(-1, keepdim=True).detach()  # cancels: each query is divided by its own sum
     # not so for keys, which share it: a maximum over all of them would let the future change the past
-    return weighted_values(asked.exp().to(v), offered.clamp(max=HIGHEST).exp().to(v), v, plan.spec, how.cache_entry)
+    return weighted_values(asked.exp().to(v), offered.clamp(max=HIGHEST).exp().to(v), v, plan.spec, args.cache_entry)
 
 
 def feature_map(x: Tensor, w: Tensor) -> Tensor:

@@ -13,13 +13,13 @@ from regard.core.kernels import AttentionArgs, AttentionSpec, Plan, reference, r
 LONGEST = 512  # keys; beyond, the n x n table outgrows the caches
 
 
-def unsupported_reason(ask: AttentionSpec) -> str:
-    return "" if ask.k.count <= LONGEST else f"is for {LONGEST} keys at most"
+def unsupported_reason(spec: AttentionSpec) -> str:
+    return "" if spec.k.count <= LONGEST else f"is for {LONGEST} keys at most"
 
 
-def preferred_reason(ask: AttentionSpec) -> str:
-    half = ask.dtype in (torch.bfloat16, torch.float16)
-    wins = half and ask.grad and ask.device == "cpu" and not unsupported_reason(ask)
+def preferred_reason(spec: AttentionSpec) -> str:
+    half = spec.dtype in (torch.bfloat16, torch.float16)
+    wins = half and spec.grad and spec.device == "cpu" and not unsupported_reason(spec)
     return "plain products have the faster gradient here" if wins else ""
 
 
@@ -27,8 +27,11 @@ KERNEL_COSTS["short"] = DENSE
 
 
 @register_kernel(
-    "short", unsupported_reason=unsupported_reason, preferred_reason=preferred_reason, needs_mask_table=lambda ask: True
+    "short",
+    unsupported_reason=unsupported_reason,
+    preferred_reason=preferred_reason,
+    needs_mask_table=lambda spec: True,
 )
-def short_attention(q: Tensor, k: Tensor, v: Tensor, plan: Plan, how: AttentionArgs) -> Tensor:
+def short_attention(q: Tensor, k: Tensor, v: Tensor, plan: Plan, args: AttentionArgs) -> Tensor:
     """softmax(QK'·scale + bias) V, as `reference` spells it out."""
-    return reference(q, k, v, plan, how)
+    return reference(q, k, v, plan, args)

@@ -35,18 +35,18 @@ class Edges(Mask, name="edges"):
         return joined | (q.i == k.i) if self.loops else joined & (q.i != k.i)
 
 
-def unsupported_reason(ask: AttentionSpec) -> str:
-    there = type(ask.q.order) is Tensor and not torch.compiler.is_compiling()  # an estimate runs on shapes alone
+def unsupported_reason(spec: AttentionSpec) -> str:
+    there = type(spec.q.order) is Tensor and not torch.compiler.is_compiling()  # an estimate runs on shapes alone
     return "" if there else "reads which pairs there are, which neither compiled code nor an estimate can"
 
 
-def preferred_reason(ask: AttentionSpec) -> str:
+def preferred_reason(spec: AttentionSpec) -> str:
     """On a CPU, a large graph with few edges: to count them is nothing there."""
-    graph = any(isinstance(leaf, Edges) for leaf in ask.mask.leaves) and ask.q.edges is not None
-    if not graph or ask.device != "cpu" or ask.q.count < WORTH or unsupported_reason(ask):
+    graph = any(isinstance(leaf, Edges) for leaf in spec.mask.leaves) and spec.q.edges is not None
+    if not graph or spec.device != "cpu" or spec.q.count < WORTH or unsupported_reason(spec):
         return ""
-    assert ask.q.edges is not None
-    few = float(ask.q.edges.count_nonzero()) < FEW * ask.q.edges.numel()
+    assert spec.q.edges is not None
+    few = float(spec.q.edges.count_nonzero()) < FEW * spec.q.edges.numel()
     return "few pairs are joined" if few else ""
 
 
@@ -57,20 +57,20 @@ KERNEL_COSTS["sparse"] = KernelCost(growth=("e·d", 2.0))
     "sparse",
     unsupported_reason=unsupported_reason,
     preferred_reason=preferred_reason,
-    needs_mask_table=lambda ask: True,
+    needs_mask_table=lambda spec: True,
 )
-def sparse_attention(q: Tensor, k: Tensor, v: Tensor, plan: Plan, how: AttentionArgs) -> Tensor:
+def sparse_attention(q: Tensor, k: Tensor, v: Tensor, plan: Plan, args: AttentionArgs) -> Tensor:
     """softmax over the allowed pairs (b, i, j) of each query i: what is written out below is E x H numbers long."""
-    table = plan.table(q, how.bias)
+    table = plan.table(q, args.bias)
     table = q.new_ones(1, 1, 1, 1, dtype=torch.bool) if table is None else table
     table = table.expand(q.shape[0], -1, q.shape[2], k.shape[2])
     free = table[:, 0] if table.dtype == torch.bool else table[:, 0] > float("-inf")
     b, i, j = free.nonzero(as_tuple=True)
     k, v, row = repeat_kv(k, q), repeat_kv(v, q), b * q.shape[2] + i
-    s = (q[b, :, i] * k[b, :, j]).sum(-1) * how.scale  # (E, H)
+    s = (q[b, :, i] * k[b, :, j]).sum(-1) * args.scale  # (E, H)
     if table.dtype != torch.bool:
         s = s + table.expand(-1, q.shape[1], -1, -1)[b, :, i, j]
-    weights = F.dropout(segment_softmax(s, row, free.shape[0] * q.shape[2]), how.dropout)
+    weights = F.dropout(segment_softmax(s, row, free.shape[0] * q.shape[2]), args.dropout)
     result = v.new_zeros(free.shape[0] * q.shape[2], *v.shape[1::2])  # (B·Q, H, e)
     result = result.index_add(0, row, weights[..., None] * v[b, :, j])
     heads_first: Tensor = result.unflatten(0, (-1, q.shape[2])).transpose(1, 2)

@@ -27,18 +27,18 @@ from regard.core.tokens import TokenIndex
 SIZE = 64
 
 
-def unsupported_reason(ask: AttentionSpec) -> str:
-    return "has no dropout on attention weights" if ask.dropout else ""
+def unsupported_reason(spec: AttentionSpec) -> str:
+    return "has no dropout on attention weights" if spec.dropout else ""
 
 
 KERNEL_COSTS["tiled_flash"] = DENSE
 
 
 @register_kernel("tiled_flash", unsupported_reason=unsupported_reason)
-def tiled_attention(q: Tensor, k: Tensor, v: Tensor, plan: Plan, how: AttentionArgs) -> Tensor:
+def tiled_attention(q: Tensor, k: Tensor, v: Tensor, plan: Plan, args: AttentionArgs) -> Tensor:
     (size,) = kernel_numbers("tiled_flash", plan.numbers, SIZE)
-    tables = bias_tensors(how.bias)
-    call = TiledCall(plan.spec, how.bias, tuple(tables), how.scale, size)
+    tables = bias_tensors(args.bias)
+    call = TiledCall(plan.spec, args.bias, tuple(tables), args.scale, size)
     out: Tensor = TiledFunction.apply(call, q, repeat_kv(k, q), repeat_kv(v, q), *tables.values())  # type: ignore[no-untyped-call]
     return out
 
@@ -47,7 +47,7 @@ def tiled_attention(q: Tensor, k: Tensor, v: Tensor, plan: Plan, how: AttentionA
 class TiledCall:
     """What one call is about besides its tensors."""
 
-    ask: AttentionSpec
+    spec: AttentionSpec
     bias: Bias | None
     tables: tuple[str, ...]  # the bias' own tensors, which want their gradient
     scale: float
@@ -56,7 +56,7 @@ class TiledCall:
     def tiles(self, count: int) -> Iterator[tuple[slice, slice]]:
         """The queries and keys of each tile; a causal line skips the queries that come before its keys."""
         for start in range(0, count, self.size):
-            yield slice(start if self.ask.causal else 0, None), slice(start, start + self.size)
+            yield slice(start if self.spec.causal else 0, None), slice(start, start + self.size)
 
     def where(self, q: Tensor, k: Tensor, rows: slice, keys: slice) -> tuple[Tensor, ...]:
         i, j = (torch.arange(x.shape[2], device=q.device) for x in (q, k))
@@ -64,7 +64,7 @@ class TiledCall:
 
     def scores(self, q: Tensor, k: Tensor, rows: slice, keys: slice) -> Tensor:
         s = (q[:, :, rows] * self.scale) @ k[:, :, keys].mT
-        return apply_pair_bias(s, pair_bias(self.ask, self.bias, self.where(q, k, rows, keys), s.dtype))
+        return apply_pair_bias(s, pair_bias(self.spec, self.bias, self.where(q, k, rows, keys), s.dtype))
 
     def pull(self, tables: list[Tensor], sums: list[Tensor], ds: Tensor, where: tuple[Tensor, ...]) -> None:
         """Add a tile's part to the gradients of the bias' own tables."""
@@ -74,7 +74,7 @@ class TiledCall:
         with torch.enable_grad():
             fresh = [table.detach().requires_grad_() for table in tables]
             bias = replace(self.bias, **dict(zip(self.tables, fresh, strict=True)))  # type: ignore[type-var]
-            added = (bias.at(b, h, TokenIndex(self.ask.q, b, i), TokenIndex(self.ask.k, b, j)) * ds).sum()
+            added = (bias.at(b, h, TokenIndex(self.spec.q, b, i), TokenIndex(self.spec.k, b, j)) * ds).sum()
         for one, part in zip(sums, torch.autograd.grad(added, fresh), strict=True):
             one += part
 

@@ -28,16 +28,16 @@ KERNEL_COSTS["topk"] = DENSE
 
 
 @register_kernel("topk", exact=False)
-def topk_attention(q: Tensor, k: Tensor, v: Tensor, plan: Plan, how: AttentionArgs) -> Tensor:
+def topk_attention(q: Tensor, k: Tensor, v: Tensor, plan: Plan, args: AttentionArgs) -> Tensor:
     (kept,) = kernel_numbers("topk", plan.numbers, KEPT)
     if kept >= k.shape[2]:
-        return reference(q, k, v, plan, how)  #: S014
+        return reference(q, k, v, plan, args)  #: S014
     heads = batch_head_index(q)[1].flatten()
 
-    def some(q: Tensor, rows: Tensor) -> Tensor:
-        s = attention_scores(q, k, how.scale, mask_table(plan.spec, heads, rows, how.bias, q.dtype))
+    def attend_rows(q: Tensor, rows: Tensor) -> Tensor:
+        s = attention_scores(q, k, args.scale, mask_table(plan.spec, heads, rows, args.bias, q.dtype))
         best = s.detach().topk(kept, sorted=False).indices
         left = s.new_zeros(s.shape, dtype=torch.bool).scatter(-1, best, True)  # a forbidden key stays forbidden
-        return dropout(attention_weights(s.masked_fill(~left, float("-inf"))), how.dropout) @ repeat_kv(v, q)
+        return dropout(attention_weights(s.masked_fill(~left, float("-inf"))), args.dropout) @ repeat_kv(v, q)
 
-    return by_query_rows(q, k.shape[2], 1, some)
+    return by_query_rows(q, k.shape[2], 1, attend_rows)

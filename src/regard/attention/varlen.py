@@ -14,33 +14,33 @@ from regard.core.masks import CAUSAL, DOCUMENTS
 from regard.core.tokens import TokenLayout, document_starts
 
 
-def varlen_unsupported_reason(ask: AttentionSpec) -> str:
-    if ask.mask not in (DOCUMENTS, CAUSAL & DOCUMENTS) or ask.q is not ask.k:
+def varlen_unsupported_reason(spec: AttentionSpec) -> str:
+    if spec.mask not in (DOCUMENTS, CAUSAL & DOCUMENTS) or spec.q is not spec.k:
         return "runs the masks documents and causal & documents alone, without padding"
-    if ask.q.num_documents is None:
+    if spec.q.num_documents is None:
         return "needs to know how many documents there are at most; give pieces= to the front end"
-    if ask.bias or ask.dropout:
+    if spec.bias or spec.dropout:
         return "has neither a bias on the scores nor dropout on the weights"
-    half = ask.dtype in (torch.bfloat16, torch.float16)
-    return "" if ask.device == "cuda" and half else "runs on CUDA in 16 bits alone"
+    half = spec.dtype in (torch.bfloat16, torch.float16)
+    return "" if spec.device == "cuda" and half else "runs on CUDA in 16 bits alone"
 
 
-def varlen_preferred_reason(ask: AttentionSpec) -> str:
-    return "" if varlen_unsupported_reason(ask) else "documents run as sequences of their own length"
+def varlen_preferred_reason(spec: AttentionSpec) -> str:
+    return "" if varlen_unsupported_reason(spec) else "documents run as sequences of their own length"
 
 
 KERNEL_COSTS["varlen"] = DENSE
 
 
 @register_kernel("varlen", unsupported_reason=varlen_unsupported_reason, preferred_reason=varlen_preferred_reason)
-def varlen_attention(q: Tensor, k: Tensor, v: Tensor, plan: Plan, how: AttentionArgs) -> Tensor:
+def varlen_attention(q: Tensor, k: Tensor, v: Tensor, plan: Plan, args: AttentionArgs) -> Tensor:
     """softmax within each document, and nothing computed between documents."""
     from torch.nn.attention.varlen import varlen_attn  # brings half of the compiler: as slow to import as torch itself
 
     starts = cumulative_lengths(plan.spec.q)
     q_, k_, v_ = (repeat_kv(x, q).transpose(1, 2).flatten(0, 1) for x in (q, k, v))  # (B·N, H, d)
     window = (-1, -1) if plan.spec.mask == DOCUMENTS else (-1, 0)
-    out = varlen_attn(q_, k_, v_, starts, starts, q.shape[2], q.shape[2], scale=how.scale, window_size=window)
+    out = varlen_attn(q_, k_, v_, starts, starts, q.shape[2], q.shape[2], scale=args.scale, window_size=window)
     assert isinstance(out, Tensor)
     return out.view(q.shape[0], q.shape[2], *out.shape[1:]).transpose(1, 2)
 

@@ -31,16 +31,16 @@ class Window2d(Mask, name="window2d"):
         return same
 
 
-def unsupported_reason(ask: AttentionSpec) -> str:
-    if not isinstance(ask.mask, Window2d):
+def unsupported_reason(spec: AttentionSpec) -> str:
+    if not isinstance(spec.mask, Window2d):
         return "computes image windows alone: the mask must be window2d(size, shift) and nothing else"
-    if ask.q is not ask.k or ask.q.grid is None:
+    if spec.q is not spec.k or spec.q.grid is None:
         return "needs tokens that fill a grid (regard.core.tokens.grid_tokens)"
     return ""
 
 
-def preferred_reason(ask: AttentionSpec) -> str:
-    return "" if unsupported_reason(ask) else "windows of an image run as sequences of their own"
+def preferred_reason(spec: AttentionSpec) -> str:
+    return "" if unsupported_reason(spec) else "windows of an image run as sequences of their own"
 
 
 def window_pairs(field: AttentionField, auto: bool) -> int | None:
@@ -56,7 +56,7 @@ KERNEL_COSTS["window2d"] = KernelCost(pairs=window_pairs, growth=("n·w·d", 1.0
 
 
 @register_kernel("window2d", unsupported_reason=unsupported_reason, preferred_reason=preferred_reason)
-def window2d_attention(q: Tensor, k: Tensor, v: Tensor, plan: Plan, how: AttentionArgs) -> Tensor:
+def window2d_attention(q: Tensor, k: Tensor, v: Tensor, plan: Plan, args: AttentionArgs) -> Tensor:
     """Equal to the dense mask, without its table."""
     mask, places = plan.spec.mask, plan.spec.q
     assert isinstance(mask, Window2d) and places.grid is not None
@@ -64,16 +64,16 @@ def window2d_attention(q: Tensor, k: Tensor, v: Tensor, plan: Plan, how: Attenti
     token = group.clamp(min=0)
     qs, ks, vs = (repeat_kv(x, q)[:, :, token].transpose(1, 2).flatten(0, 1) for x in (q, k, v))  # (B·W, H, S, d)
     table = (group >= 0)[None, :, None, None, :]  # (1, W, 1, 1, S)
-    if how.bias is not None:
+    if args.bias is not None:
         b, h = (torch.arange(size, device=q.device) for size in q.shape[:2])
         b, h = b.view(-1, 1, 1, 1, 1), h.view(1, 1, -1, 1, 1)
         i, j = (
             TokenIndex(places, b, token[None, :, None, :, None]),
             TokenIndex(places, b, token[None, :, None, None, :]),
         )
-        table = how.bias.at(b, h, i, j).to(q.dtype).masked_fill(~table, float("-inf"))
+        table = args.bias.at(b, h, i, j).to(q.dtype).masked_fill(~table, float("-inf"))
     table = table.expand(q.shape[0], -1, -1, -1, -1).flatten(0, 1)
-    out = F.scaled_dot_product_attention(qs, ks, vs, attn_mask=table, dropout_p=how.dropout, scale=how.scale)
+    out = F.scaled_dot_product_attention(qs, ks, vs, attn_mask=table, dropout_p=args.dropout, scale=args.scale)
     return out.view(q.shape[0], -1, *out.shape[1:]).transpose(1, 2).flatten(2, 3)[:, :, home]
 
 

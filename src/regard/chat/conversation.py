@@ -10,8 +10,7 @@ would give.
 import time
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from regard import config
@@ -97,7 +96,7 @@ class Conversation:
 
     def finish_reply(self, text: str, past: list[Exchange]) -> Iterator[str]:
         began, self.speech, self.stopped = time.perf_counter(), None, False
-        first, ids = self.fitted(text, past)
+        first, ids = self.fit_window(text, past)
         session, whole = self.session(ids, len(past) + self.tries), False
         before = len(session.texts[0])
         try:
@@ -133,8 +132,7 @@ class Conversation:
         room = (
             {} if most is None or self.form.slides else {"max_new_tokens": min(c.max_new_tokens, most - len(ids) + 1)}
         )
-        with self.ending():
-            return self.model.session([ids], **self.settings | seed | room)
+        return self.model.session([ids], end_ids=self.form.ends, **self.settings | seed | room)
 
     def sampling(self, ids: list[int]) -> config.SamplingParams:
         """How tokens are chosen after these, as the folder has it and as it was set."""
@@ -143,17 +141,7 @@ class Conversation:
             self.form.tokenizer,
         )
 
-    @contextmanager
-    def ending(self) -> Iterator[None]:
-        """The model, with the end that the form has for answers."""
-        manner = self.model.generation_defaults
-        self.model.generation_defaults = replace(manner, ends=manner.ends | self.form.ends)
-        try:
-            yield
-        finally:
-            self.model.generation_defaults = manner
-
-    def fitted(self, text: str, past: list[Exchange]) -> tuple[int, list[int]]:
+    def fit_window(self, text: str, past: list[Exchange]) -> tuple[int, list[int]]:
         """The exchange to begin with and the ids to be read: all while there is room for an answer, then fewer."""
         first, most = min(self.first, len(past)), context_window(self.model, self.model.generation_limits)
         ids = self.form.ids(self.prompt_ids(past[first:], user_message(text)))

@@ -39,16 +39,16 @@ class TemplateFormat:
     def ids(self, messages: list[Message]) -> list[int]:
         return self.chat.encode(self.tokenizer, messages)
 
-    def parse_reply(self, messages: list[Message], said: str) -> str:
+    def parse_reply(self, messages: list[Message], text: str) -> str:
         """An answer as the content of a message: some templates write the space that the model has said itself."""
         with suppress(config.DataError):
-            begun = self.chat.render(messages) + said.rstrip()
-            for content in (said, said.strip()):
+            begun = self.chat.render(messages) + text.rstrip()
+            for content in (text, text.strip()):
                 if self.chat.render([*messages, assistant_message(content)], add_generation_prompt=False).startswith(
                     begun
                 ):
                     return content
-        return said
+        return text
 
 
 class ContinuationFormat:
@@ -69,8 +69,8 @@ class ContinuationFormat:
         _, [ids] = self.model.encode_prompts(["".join(each["content"] for each in messages)])
         return ids
 
-    def parse_reply(self, messages: list[Message], said: str) -> str:
-        return said
+    def parse_reply(self, messages: list[Message], text: str) -> str:
+        return text
 
 
 def find_chat_template(model: Model) -> ChatTemplate | None:

@@ -59,7 +59,7 @@ def answer(
     pairs = [(record["question"], record["context"]) for record in records]
     with open_model(checkpoint, weights, dtype, specials) as model, show_progress(len(pairs)) as progress:
         found = answer_questions(model, pairs, names=given.names, progress=progress, refuse=bad.refuse(given.lines))
-    for line, place in bad.merged(given.lines):
+    for line, place in bad.merge_lines(given.lines):
         if place is None:
             bad.show(line, json)
             continue

@@ -92,8 +92,8 @@ for group, verbs in VERBS.items():
 app.add_typer(tokens, name="tokenize")
 
 
-def show_version(asked: bool) -> None:
-    if asked:
+def show_version(wanted: bool) -> None:
+    if wanted:
         print(f"regard {config.VERSION}")
         raise typer.Exit
 

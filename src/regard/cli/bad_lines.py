@@ -51,7 +51,7 @@ class BadLines:
     def cut(self, lines: Sequence[int]) -> Any:
         return lambda place: self.cuts.append(lines[place])
 
-    def merged(self, lines: Sequence[int]) -> Iterator[tuple[int, int | None]]:
+    def merge_lines(self, lines: Sequence[int]) -> Iterator[tuple[int, int | None]]:
         """Every line in order, with the place of its answer, or None where it is bad; without those with --skip."""
         places = {line: place for place, line in enumerate(lines) if line not in self.why}
         for line in sorted(places.keys() | ({} if self.skip else self.why).keys()):

@@ -125,14 +125,14 @@ class ChatLoop:
         """Until nothing more comes, or the person leaves; `first` is said at once."""
         with suppress(LeaveChat):
             if first:
-                self.turn(first)
+                self.take_turn(first)
             for message in read_messages(self.person):
-                self.turn(message)
+                self.take_turn(message)
 
-    def turn(self, message: str) -> None:
+    def take_turn(self, message: str) -> None:
         """One message or command; what goes wrong ends a script, and a person is told."""
         try:
-            self.do(message)
+            self.handle_message(message)
         except KeyboardInterrupt:
             if not self.person:
                 raise
@@ -142,7 +142,7 @@ class ChatLoop:
                 raise
             print_stderr(error_and_code(problem)[0])
 
-    def do(self, message: str) -> None:
+    def handle_message(self, message: str) -> None:
         if message.startswith("/") and not message.startswith("//"):
             told = self.asked(message)
             if not isinstance(told, str):
@@ -202,11 +202,11 @@ class ChatLoop:
             yield
             return
 
-        def pressed(number: int, frame: Any) -> None:
+        def on_interrupt(number: int, frame: Any) -> None:
             if not self.conversation.stop():
                 raise KeyboardInterrupt
 
-        before = signal.signal(signal.SIGINT, pressed)
+        before = signal.signal(signal.SIGINT, on_interrupt)
         try:
             yield
         finally:

@@ -54,9 +54,9 @@ class ChatCommands:
         value = parse_setting(name, word) if word and word != "none" else None
         several = isinstance(value, str) and isinstance(getattr(config.SamplingParams, name, None), tuple)
         self.conversation.set({name: [value] if several else value})
-        return f"{name} {self.shown(name)}"
+        return f"{name} {self.format_setting(name)}"
 
-    def shown(self, name: str) -> str:
+    def format_setting(self, name: str) -> str:
         value = self.settings()[name]
         return "none" if value in (None, ()) else json.dumps(value, ensure_ascii=False)
 
@@ -69,7 +69,7 @@ class ChatCommands:
             print_json({"settings": told, "system": talk.system})
             return ""
         wide = max(map(len, told))
-        rows = [f"{name:<{wide}}  {self.shown(name)}" for name in told]
+        rows = [f"{name:<{wide}}  {self.format_setting(name)}" for name in told]
         return "\n".join([*rows, *([] if talk.system is None else [f"{'system':<{wide}}  {talk.system}"])])
 
     def seed(self, rest: str) -> str:
@@ -77,7 +77,7 @@ class ChatCommands:
             return self.set(f"seed {rest}")
         answer = self.conversation.answer
         last = "" if answer is None else f"; the last answer had {answer.seed}"
-        return f"seed {self.shown('seed')}{last}"
+        return f"seed {self.format_setting('seed')}{last}"
 
     def system(self, rest: str) -> str:
         self.conversation.set_system(check_surrogates(rest, "/system"))
@@ -89,7 +89,7 @@ class ChatCommands:
         question, _ = self.conversation.undo()
         return f"taken back: {text_preview(question)}"
 
-    def again(self, rest: str) -> Iterator[str]:
+    def regenerate(self, rest: str) -> Iterator[str]:
         pieces: Iterator[str] = self.conversation.regenerate()
         return pieces
 
@@ -135,7 +135,7 @@ COMMANDS: dict[str, tuple[str, str, Callable[[ChatCommands, str], str | Iterator
     "seed": ("NUMBER", "the same seed gives the same answers; alone, show it", ChatCommands.seed),
     "system": ("TEXT", "what the model is told before all else; alone, nothing", ChatCommands.system),
     "undo": ("", "take the last exchange back", ChatCommands.undo),
-    "again": ("", "another answer to the last message", ChatCommands.again),
+    "again": ("", "another answer to the last message", ChatCommands.regenerate),
     "clear": ("", "begin anew, with these settings", ChatCommands.clear),
     "save": ("FILE", "keep messages, settings and seed as JSON", ChatCommands.save),
     "load": ("FILE", "go on from there", ChatCommands.load),

@@ -101,8 +101,8 @@ def check(
     return 0 if same else 1
 
 
-def parse_dtypes(said: str) -> list[str]:
-    kinds = [each.strip() for each in said.split(",")]
+def parse_dtypes(names: str) -> list[str]:
+    kinds = [each.strip() for each in names.split(",")]
     for kind in kinds:
         if kind not in TYPES:
             near = did_you_mean(kind, TYPES)
@@ -124,7 +124,8 @@ def check_facts(thing: str, device: str) -> dict[str, Any]:
     return {
         "folder": model.source_folder.path, "family": model.source_folder.family, "class": there.__name__,
         "transformers": room.transformers_version(), "device": device,
-        "parameters": sum(weight.numel() for weight in model.parameters()), "back": {"whole": gone.whole, **vars(gone)},
+        "parameters": sum(weight.numel() for weight in model.parameters()),
+        "back": {"whole": gone.is_lossless, **vars(gone)},
     }  # fmt: skip
 
 
@@ -150,27 +151,27 @@ def compare_in_dtype(folder: Path, kind: str, tokens: int, device: str, quick: b
 # ---------------------------------------------------------------- how it is shown
 
 
-def show_check(told: dict[str, Any]) -> None:
+def show_check(result: dict[str, Any]) -> None:
     print_rows([
-        ("model", f"{told['folder']}: {told['parameters']:,} parameters"),
-        ("theirs", f"{told['class']} of transformers {told['transformers']}"),
-        ("asked", ", ".join(f"{name} {tuple(size)}" for name, size in told["dtypes"][0]["asked"].items())),
-        ("goes back", format_round_trip(told["back"])),
+        ("model", f"{result['folder']}: {result['parameters']:,} parameters"),
+        ("theirs", f"{result['class']} of transformers {result['transformers']}"),
+        ("asked", ", ".join(f"{name} {tuple(size)}" for name, size in result["dtypes"][0]["asked"].items())),
+        ("goes back", format_round_trip(result["back"])),
     ])  # fmt: skip
     print()
     titles = ("type", "max |Δ|", "allowed", "largest answer", "same argmax", "they part at")
-    print_aligned([titles, *(format_differences(row) for row in told["dtypes"])])
-    if told["dtypes"][0]["ours"] is not None:
+    print_aligned([titles, *(format_differences(row) for row in result["dtypes"])])
+    if result["dtypes"][0]["ours"] is not None:
         print()
         print_aligned(
-            [("type", "", "open", "answer", "memory"), *(cost for row in told["dtypes"] for cost in cost_cells(row))]
+            [("type", "", "open", "answer", "memory"), *(cost for row in result["dtypes"] for cost in cost_cells(row))]
         )
-    if "layers" in told["dtypes"][0]:
+    if "layers" in result["dtypes"][0]:
         print()
-        wheres = [step["where"] for step in told["dtypes"][0]["layers"]]
-        apart = [[f"{step['difference']:.1e}" for step in row["layers"]] for row in told["dtypes"]]
-        print_aligned([("layer", *(row["dtype"] for row in told["dtypes"])), *zip(wheres, *apart, strict=True)])
-    print("\nequal" if told["equal"] else "\nnot equal")
+        wheres = [step["where"] for step in result["dtypes"][0]["layers"]]
+        apart = [[f"{step['difference']:.1e}" for step in row["layers"]] for row in result["dtypes"]]
+        print_aligned([("layer", *(row["dtype"] for row in result["dtypes"])), *zip(wheres, *apart, strict=True)])
+    print("\nequal" if result["equal"] else "\nnot equal")
 
 
 def format_round_trip(back: dict[str, Any]) -> str:

@@ -20,7 +20,7 @@ LEAST, MOST = 5, 20  # times that a model is asked after the first; the fastest 
 ENOUGH = 1.0  # seconds
 
 
-def measure_both(folder: Path, asked: Any, dtype: str, device: str) -> dict[str, dict[str, float | None]]:
+def measure_both(folder: Path, probe: Any, dtype: str, device: str) -> dict[str, dict[str, float | None]]:
     """Both sides, one after the other; the files have been read before, so neither waits for the disk."""
     from regard.hub.check.reference import flatten_probe
     from regard.hub.weights import save_tensors
@@ -29,7 +29,7 @@ def measure_both(folder: Path, asked: Any, dtype: str, device: str) -> dict[str,
     with tempfile.TemporaryDirectory() as place:
         for side in CHECK_SIDES:
             file = Path(place) / f"{side}.safetensors"
-            save_tensors(file, flatten_probe(asked, side))
+            save_tensors(file, flatten_probe(probe, side))
             words = [sys.executable, "-m", "regard.cli.check_process", side, str(folder), str(file), dtype, device]
             done = subprocess.run(words, capture_output=True, encoding="utf8", errors="replace")
             if done.returncode:
@@ -70,15 +70,15 @@ def load_ours(folder: Path | str, dtype: str, device: str) -> Any:
     return load_model(folder, device=device, dtype=dtype)
 
 
-def fastest_call(ask: Any, device: str) -> float:
+def fastest_call(call: Any, device: str) -> float:
     """The shortest time of a few; a GPU is waited for."""
     import torch
 
-    ask()  # the first call makes what later ones find
+    call()  # the first call makes what later ones find
     times: list[float] = []
     while len(times) < LEAST or (sum(times) < ENOUGH and len(times) < MOST):
         began = time.perf_counter()
-        ask()
+        call()
         if device == "cuda":
             torch.cuda.synchronize()
         times.append(time.perf_counter() - began)

@@ -86,14 +86,14 @@ class LabelClassifier:
         records, column = text_records(words, file), self.template.fields[0]
         questions = [{column: record["text"], **record} for record in records]
         calibration = self.c.calibration_prompt
-        calibration = None if calibration is None else self.asked({column: calibration})
+        calibration = None if calibration is None else self.prompt_text({column: calibration})
         with show_progress(len(records)) as told:
-            found = rank_labels(self.model, [self.asked(each) for each in questions], self.labels,
+            found = rank_labels(self.model, [self.prompt_text(each) for each in questions], self.labels,
                              score_per=self.c.score_per, calibration_prompt=calibration, progress=told)  # fmt: skip
         for record, shares in zip(records, found, strict=True):
             yield {"of": record["text"], "classes": dict(list(shares.items())[: top_k or 1])}
 
-    def asked(self, question: dict[str, Any]) -> str:
+    def prompt_text(self, question: dict[str, Any]) -> str:
         from regard.inference.few_shot import build_prompt, fits_context
 
         longest = max(len(self.model.output_tokenizer.encode(label)) for label in self.labels if label)
@@ -191,13 +191,13 @@ def answers_by_line(found: list[dict[str, Any]], bad: BadLines) -> list[dict[str
 
 
 def classify_by_labels(
-    model: Any, asked: LabelOptions, things: list[str] | None, file: str | None, pair: str | None,
+    model: Any, options: LabelOptions, things: list[str] | None, file: str | None, pair: str | None,
     top_k: int | None, json: bool,
 ) -> None:  # fmt: skip
     """Which label a language model would say next."""
     if pair is not None:
         raise config.ConfigError("--pair: a language model reads one text; put the other into --template")
-    found = list(LabelClassifier(model, asked)(things or ([] if file else ["-"]), file, top_k))
+    found = list(LabelClassifier(model, options)(things or ([] if file else ["-"]), file, top_k))
     print_json({"task": "labels", "answers": found}) if json else show_classes(found)
 
 

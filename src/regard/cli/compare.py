@@ -81,18 +81,18 @@ def compare(
     return run_comparison(room.StudyRun(study, place, command=command, tell=print_stderr), json)
 
 
-def run_comparison(made: Any, json: bool) -> int:
+def run_comparison(run: Any, json: bool) -> int:
     """Train and measure, then tell it: the table on stdout, compare.json, .csv and .html in the folder."""
-    if (stopped := made.go()) is not None:
-        return interrupted_exit(made.out, stopped)
+    if (stopped := run.run()) is not None:
+        return interrupted_exit(run.out, stopped)
     from regard import studies as room
     from regard.report.study_pages import write_comparison_page
 
-    room.write_results(made)
-    told = room.study_results(made)
-    page = write_comparison_page(made.out, told)
-    print_json({"out": made.out, "page": page, **told}) if json else print(
-        room.format_tables(made), f"\n\npage  {page}", sep=""
+    room.write_results(run)
+    told = room.study_results(run)
+    page = write_comparison_page(run.out, told)
+    print_json({"out": run.out, "page": page, **told}) if json else print(
+        room.format_tables(run), f"\n\npage  {page}", sep=""
     )
     return 0
 
@@ -100,24 +100,24 @@ def run_comparison(made: Any, json: bool) -> int:
 def run_tuning(tuning: Any, json: bool) -> int:
     from regard.studies import tune
 
-    if (stopped := tuning.go()) is not None:
+    if (stopped := tuning.run()) is not None:
         return interrupted_exit(tuning.out, stopped)
     print_json(tune.tuning_table(tuning)) if json else print(tune.format_tuning(tuning))
     return 0
 
 
-def run_demo_command(name: str, asked: Any, json: bool) -> int:
+def run_demo_command(name: str, options: Any, json: bool) -> int:
     from regard.files.atomic import write_json
     from regard.report.study_pages import write_demo_page
     from regard.studies import demo
 
     try:
-        told = demo.run_demo(name, asked)
+        told = demo.run_demo(name, options)
     except demo.DemoInterrupted as stopped:
-        return interrupted_exit(asked.out, stopped.signal)
-    write_json(asked.out / "claim.json", told)
-    page = write_demo_page(asked.out, told)
-    print_json({"out": asked.out, "page": page, **told}) if json else print(
+        return interrupted_exit(options.out, stopped.signal)
+    write_json(options.out / "claim.json", told)
+    page = write_demo_page(options.out, told)
+    print_json({"out": options.out, "page": page, **told}) if json else print(
         demo.format_demo(told), f"\n\npage  {page}", sep=""
     )
     return 0

@@ -61,16 +61,16 @@ def conversion_facts(source: str, target: Path, model: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def show_conversion(told: dict[str, Any]) -> None:
+def show_conversion(result: dict[str, Any]) -> None:
     from regard.measure.format_estimate import format_si
 
-    kind = f"{told['class']}, which transformers opens"
-    if told["class"] is None:
-        because = f", as transformers has no class for it: {told['why']}" if told["why"] else ""
+    kind = f"{result['class']}, which transformers opens"
+    if result["class"] is None:
+        because = f", as transformers has no class for it: {result['why']}" if result["why"] else ""
         kind = f"our own kind{because}"
     print_rows([
-        ("written", str(told["folder"])),
+        ("written", str(result["folder"])),
         ("class", kind),
-        ("parameters", f"{told['parameters']:,} in {told['dtype']}, {format_si(told['bytes'], 'B')}"),
-        ("tokenizer", "beside it" if told["tokenizer"] else "none"),
+        ("parameters", f"{result['parameters']:,} in {result['dtype']}, {format_si(result['bytes'], 'B')}"),
+        ("tokenizer", "beside it" if result["tokenizer"] else "none"),
     ])  # fmt: skip

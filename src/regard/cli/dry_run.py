@@ -153,14 +153,15 @@ def expected_answers(c: config.Task, batch: dict[str, Any], place: int, tokenize
 # ---------------------------------------------------------------- for people
 
 
-def format_dry_run(told: dict[str, Any]) -> Iterator[str]:
+def format_dry_run(result: dict[str, Any]) -> Iterator[str]:
     from regard.measure.format_estimate import format_duration, format_section, format_si
 
-    run, cost, batch = told["run"], told["predicted"], told["batch"]
-    part = "" if told["trained"] == told["parameters"] else f", of which {told['trained']:,} learn"
-    yield f"{told['parameters']:,} parameters{part}, {told['precision']}, {told['device']}; nothing is trained"
+    run, cost, batch = result["run"], result["predicted"], result["batch"]
+    learned = "" if result["trained"] == result["parameters"] else f", of which {result['trained']:,} learn"
+    yield f"{result['parameters']:,} parameters{learned}, {result['precision']}, {result['device']}; nothing is trained"
     yield format_section("parameters", [
-        *((part, f"{count:,}", f"{100 * count / told['parameters']:.1f}%") for part, count in told["parts"].items()),
+        *((name, f"{count:,}", f"{100 * count / result['parameters']:.1f}%")
+          for name, count in result["parts"].items()),
     ])  # fmt: skip
     yield format_section("the run", [
         ("steps", "as many as fit" if run["steps"] is None else f"{run['steps']:,}", f"ends by train.{run['ends_by']}"),
@@ -205,10 +206,10 @@ def row_lines(row: dict[str, Any]) -> Iterator[tuple[str, ...]]:
         yield "", f"{len(row['asked']):,} in all"
 
 
-def format_expected(asked: dict[str, Any]) -> str:
-    if "reads" in asked:
-        return f"{asked['reads']} → {asked['answer']}"
-    return f"{asked['answer']} at {asked['place']}" if "place" in asked else str(asked["answer"])
+def format_expected(expected: dict[str, Any]) -> str:
+    if "reads" in expected:
+        return f"{expected['reads']} → {expected['answer']}"
+    return f"{expected['answer']} at {expected['place']}" if "place" in expected else str(expected["answer"])
 
 
 def join_few(words: list[str], most: int, between: str = " ") -> str:

@@ -64,7 +64,7 @@ def embed(
     if len(said) > 1 and sys.stdout.isatty() and normalize and file is None and not json:
         show_cosines(said, vectors)
         return 0
-    for line, place in bad.merged(given.lines):
+    for line, place in bad.merge_lines(given.lines):
         if place is None:
             bad.show(line, json)
         elif json:
@@ -103,12 +103,12 @@ def write_vectors(path: Path, vectors: Any) -> None:
         file.write(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode() + tensor_bytes(vectors))
 
 
-def show_cosines(said: list[str], vectors: Any) -> None:
+def show_cosines(texts: list[str], vectors: Any) -> None:
     """Which are near each other: the cosine of every two."""
     from torch.nn.functional import normalize
 
     table = (normalize(vectors, dim=-1) @ normalize(vectors, dim=-1).mT).tolist()
-    names = [shorten(text, 32) for text in said]
+    names = [shorten(text, 32) for text in texts]
     wide, count = max(map(len, names)), len(str(len(names)))
     print(" " * (count + 2 + wide), *(f"{place:>6}" for place in range(1, len(names) + 1)))
     for place, (name, row) in enumerate(zip(names, table, strict=True), 1):

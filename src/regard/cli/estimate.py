@@ -100,38 +100,43 @@ def estimate(
     """
     if calibrate:
         return show_calibration(json)
-    asked = config_from_options(
+    options = config_from_options(
         EstimateOptions, {name: parse_toml_number(word) for name, word in settings.items() if word is not None}
     )
-    if thing is None and asked.params is None:
+    if thing is None and options.params is None:
         raise config.ConfigError("which model? name a preset or a recipe, or give --params")
-    if asked.params is not None:
-        check_count_options(thing, asked)
-    subject = None if asked.params is not None else resolve_subject(str(thing), overrides or [], asked)
+    if options.params is not None:
+        check_count_options(thing, options)
+    subject = None if options.params is not None else resolve_subject(str(thing), overrides or [], options)
     import_torch()
     from regard.measure import format_estimate
 
-    bill = estimate_with_options(subject, asked)
+    bill = estimate_with_options(subject, options)
     print_json(format_estimate.estimate_table(bill, thing)) if json else print(
         format_estimate.format_estimate(bill, thing or "")
     )
 
 
-def estimate_with_options(subject: "EstimateSubject | None", asked: EstimateOptions) -> Any:
+def estimate_with_options(subject: "EstimateSubject | None", options: EstimateOptions) -> Any:
     """A mistake names its option as it was typed, --context and not context."""
     from regard import measure
 
     try:
-        tokens = asked.tokens or (None if subject is None else subject.tokens)
-        terms = measure.CostTerms(tokens=tokens, device=asked.device, utilization=asked.utilization, price=asked.price,
-                              tokens_per_parameter=asked.tokens_per_parameter)  # fmt: skip
+        tokens = options.tokens or (None if subject is None else subject.tokens)
+        terms = measure.CostTerms(
+            tokens=tokens,
+            device=options.device,
+            utilization=options.utilization,
+            price=options.price,
+            tokens_per_parameter=options.tokens_per_parameter,
+        )
         if subject is None:
-            assert asked.params is not None
+            assert options.params is not None
             return measure.estimate_parameters(
-                asked.params, precision=asked.dtype or "fp32", ranks=asked.ranks, terms=terms
+                options.params, precision=options.dtype or "fp32", ranks=options.ranks, terms=terms
             )
         return measure.estimate_model(subject.model, batch=subject.batch, context=subject.context,
-                                optimizer=subject.optimizer, ranks=asked.ranks, terms=terms,
+                                optimizer=subject.optimizer, ranks=options.ranks, terms=terms,
                                 recompute=subject.recompute)  # fmt: skip
     except config.ConfigError as problem:
         mine = str(problem).partition(":")[0] in EstimateOptions.__dataclass_fields__
@@ -145,11 +150,11 @@ def parse_toml_number(word: str) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**63 else value
 
 
-def check_count_options(thing: str | None, asked: EstimateOptions) -> None:
+def check_count_options(thing: str | None, options: EstimateOptions) -> None:
     if thing is not None:
         raise config.ConfigError(f"--params: {thing} has its own number of parameters; keep one of the two")
     for name in ("batch", "context"):
-        if getattr(asked, name) is not None:
+        if getattr(options, name) is not None:
             raise config.ConfigError(f"--{name}: a count alone knows no sequences; name a model with it")
 
 
@@ -165,7 +170,7 @@ class EstimateSubject:
     recompute: bool = False
 
 
-def resolve_subject(thing: str, overrides: list[str], asked: EstimateOptions) -> EstimateSubject:
+def resolve_subject(thing: str, overrides: list[str], options: EstimateOptions) -> EstimateSubject:
     """The model that a name or a path stands for, with what was asked laid over what its recipe says."""
     recipes = zoo.packaged_recipes()
     if not Path(thing).exists() and thing not in recipes:
@@ -175,8 +180,10 @@ def resolve_subject(thing: str, overrides: list[str], asked: EstimateOptions) ->
         subject = EstimateSubject(preset_subject(thing, overrides), 1, None)
     else:
         subject = recipe_subject(thing, overrides)
-    model = subject.model if asked.dtype is None else with_model_precision(subject.model, asked.dtype)
-    return replace(subject, model=model, batch=asked.batch or subject.batch, context=asked.context or subject.context)
+    model = subject.model if options.dtype is None else with_model_precision(subject.model, options.dtype)
+    return replace(
+        subject, model=model, batch=options.batch or subject.batch, context=options.context or subject.context
+    )
 
 
 def preset_subject(name: str, overrides: list[str]) -> config.Transformer | config.DualEncoder:

@@ -72,13 +72,13 @@ def own_validation(checkpoint: Path) -> config.Data:
     return held_out_spec(str(checkpoint), None if run is None else zoo.read_recipe(run)).data
 
 
-def score_lines(said: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def score_lines(result: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """For people: numbers with few digits, bits in one line, and what makes BLEU comparable beside it."""
-    signatures, digits = said.get("signatures", {}), 2 if said["task"] in PERCENT else 4
-    for name, value in said.items():
+    signatures, digits = result.get("signatures", {}), 2 if result["task"] in PERCENT else 4
+    for name, value in result.items():
         words = name.replace("_", " ")
         if name == "bits_per_token":
-            a_byte = f", {said['bits_per_byte']:.4f} a byte" if "bits_per_byte" in said else ""
+            a_byte = f", {result['bits_per_byte']:.4f} a byte" if "bits_per_byte" in result else ""
             yield "bits", f"{value:.4f} a token{a_byte}"
         elif isinstance(value, float) and name != "bits_per_byte":
             few = 4 if name in ("loss", "perplexity") else digits
@@ -106,7 +106,7 @@ def show_evaluation_progress() -> Iterator[Callable[[int], None]]:
     """How much is done, on stderr: a number that moves in a terminal, else a calm line now and then."""
     watched, last, shown = sys.stderr.isatty(), time.monotonic(), 0
 
-    def told(done: int) -> None:
+    def on_progress(done: int) -> None:
         nonlocal last, shown
         if time.monotonic() - last >= (0.25 if watched else EVERY):
             last, line = time.monotonic(), f"{done:,} done"
@@ -114,7 +114,7 @@ def show_evaluation_progress() -> Iterator[Callable[[int], None]]:
             shown = len(line) if watched else 0
 
     try:
-        yield told
+        yield on_progress
     finally:
         if shown:
             print("\r" + " " * shown + "\r", end="", file=sys.stderr, flush=True)

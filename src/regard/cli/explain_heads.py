@@ -118,20 +118,20 @@ def show_count(done: int, total: int) -> None:
 # ---------------------------------------------------------------- how it is shown
 
 
-def show_heads(told: dict[str, Any]) -> None:
-    deltas = {(row["where"], row["head"]): f"{row['delta']:+.4f} ± {row['error']:.4f}" for row in told["without"]}
-    loss = "none: the model does not say the next token" if told["loss"] is None else f"{told['loss']:.4f}"
-    read = f"{told['windows']} x {told['tokens']} tokens of {told['text']}, seed {told['seed']}"
+def show_heads(result: dict[str, Any]) -> None:
+    deltas = {(row["where"], row["head"]): f"{row['delta']:+.4f} ± {row['error']:.4f}" for row in result["without"]}
+    loss = "none: the model does not say the next token" if result["loss"] is None else f"{result['loss']:.4f}"
+    read = f"{result['windows']} x {result['tokens']} tokens of {result['text']}, seed {result['seed']}"
     print_rows([("read on", read), ("loss", loss)])
     print()
     titles = ("head", "role (chance)", "entropy", "distance", "most like", *(["loss without it"] * bool(deltas)))
-    print_aligned([titles, *(head_cells(head, deltas) for head in told["heads"])])
+    print_aligned([titles, *(head_cells(head, deltas) for head in result["heads"])])
     if deltas:
         print()
         layers = [(where, said) for (where, head), said in deltas.items() if head is None]
         print_aligned([("all of", "loss without it"), *layers])
-        names = ", ".join(f"{row['where']} {row['head']}" for row in told["idle"])
-        print(f"\nheads that do nothing (less than {told['within']:.4f} either way): {names or 'none'}")
+        names = ", ".join(f"{row['where']} {row['head']}" for row in result["idle"])
+        print(f"\nheads that do nothing (less than {result['within']:.4f} either way): {names or 'none'}")
 
 
 def head_cells(head: dict[str, Any], deltas: dict[Any, str]) -> Iterator[str]:

@@ -41,7 +41,7 @@ def fill(
     said, bad = [record["text"] for record in given.records], given.bad
     with open_model(checkpoint, weights, dtype, specials) as model, show_progress(len(said)) as progress:
         found = filled(model, said, top_k, names=given.names, progress=progress, refuse=bad.refuse(given.lines))
-    for line, place in bad.merged(given.lines):
+    for line, place in bad.merge_lines(given.lines):
         if place is None:
             bad.show(line, json)
         elif json:

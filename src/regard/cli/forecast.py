@@ -54,11 +54,11 @@ def task_settings(overrides: list[str]) -> dict[str, Any]:
     return dict(changes.get("task", {}))
 
 
-def forecast_csv(told: Any) -> str:
+def forecast_csv(forecast: Any) -> str:
     page = io.StringIO()
     writer = csv.writer(page, lineterminator="\n")
-    writer.writerow(told.header())
-    writer.writerows([f"{cell:.6g}" if isinstance(cell, float) else cell for cell in line] for line in told.lines())
+    writer.writerow(forecast.header())
+    writer.writerows([f"{cell:.6g}" if isinstance(cell, float) else cell for cell in line] for line in forecast.lines())
     return page.getvalue()
 
 

@@ -154,10 +154,10 @@ def show_completions(model: Any, texts: list[Any], given: dict[str, Any], json: 
     )
 
 
-def show_explanation(made: Any, json: bool) -> None:
+def show_explanation(explanation: Any, json: bool) -> None:
     from regard.inference.explain_generation import format_explanation
 
-    print_json(asdict(made)) if json else print(format_explanation(made))
+    print_json(asdict(explanation)) if json else print(format_explanation(explanation))
 
 
 def check_options(given: dict[str, Any], count: int, explain: bool, interactive: bool) -> bool:

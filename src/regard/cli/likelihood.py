@@ -40,7 +40,7 @@ def likelihood(
     with open_model(model, weights, dtype, specials) as asked, show_progress(len(said)) as told:
         found = score_texts(asked, said, told, names=given.names if given.from_file else None,
                             refuse=bad.refuse(given.lines), cut=bad.cut(given.lines) if cut else None)  # fmt: skip
-    for line, place in bad.merged(given.lines):
+    for line, place in bad.merge_lines(given.lines):
         if place is None:
             bad.show(line, json)
             continue

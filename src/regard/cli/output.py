@@ -142,7 +142,7 @@ def check_specials_option(given: str) -> Any:
 def add_config_options(cls: Any, about: dict[str, str]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Lets a verb take each setting of `cls` as an option: top_k becomes --top-k. `config_from_options` checks them."""
 
-    def dressed(verb: Callable[..., Any]) -> Callable[..., Any]:
+    def add_parameters(verb: Callable[..., Any]) -> Callable[..., Any]:
         plain = signature(verb)
         taken = [known for known in plain.parameters.values() if known.kind is not Parameter.VAR_KEYWORD]
         for each in fields(cls):
@@ -155,7 +155,7 @@ def add_config_options(cls: Any, about: dict[str, str]) -> Callable[[Callable[..
         verb.__signature__ = plain.replace(parameters=taken)  # type: ignore[attr-defined]
         return verb
 
-    return dressed
+    return add_parameters
 
 
 def config_from_options(cls: Any, given: dict[str, Any], words: dict[str, str] = {}) -> Any:  # noqa: B006  read only

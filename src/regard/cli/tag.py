@@ -43,7 +43,7 @@ def tag(
         found = tag_texts(
             model, said, entities=joined, names=given.names, progress=progress, refuse=bad.refuse(given.lines)
         )
-    for at, (line, place) in enumerate(bad.merged(given.lines)):
+    for at, (line, place) in enumerate(bad.merge_lines(given.lines)):
         if place is None:
             bad.show(line, json)
             continue
@@ -58,8 +58,8 @@ def tag(
     return bad.tell(given.total)
 
 
-def show_tags(told: list[Any]) -> None:
+def show_tags(tags: list[Any]) -> None:
     """Label, text, probability and place in columns."""
-    first, second = (max((len(each[place]) for each in told), default=0) for place in (3, 0))
-    for each in told:
+    first, second = (max((len(each[place]) for each in tags), default=0) for place in (3, 0))
+    for each in tags:
         print(f"{each.label:<{first}}  {each.text:<{second}}  {each.score:.4f}  {each.start} to {each.stop}")

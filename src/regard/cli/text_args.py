@@ -159,7 +159,7 @@ def show_progress(total: int) -> Iterator[Callable[[int], None]]:
     """How much is done, in a line of stderr that moves; only where that is a terminal, and there is some waiting."""
     last, shown = time.monotonic(), 0
 
-    def told(done: int) -> None:
+    def on_progress(done: int) -> None:
         nonlocal last, shown
         if sys.stderr.isatty() and time.monotonic() - last >= 0.25:
             last, line = time.monotonic(), f"{done:,} of {total:,}"
@@ -167,7 +167,7 @@ def show_progress(total: int) -> Iterator[Callable[[int], None]]:
             shown = len(line)
 
     try:
-        yield told
+        yield on_progress
     finally:
         if shown:
             print("\r" + " " * shown + "\r", end="", file=sys.stderr, flush=True)

@@ -37,28 +37,29 @@ class SourceLine(NamedTuple):
     text: str
 
 
+ModelPath = Annotated[str, typer.Option("--model", metavar="PATH", help="A run or a folder with a translator.")]
+NumBeams = Annotated[int | None, typer.Option(help="How many beginnings are followed at a time: as the folder says, "
+                                                   "or 4.")]  # fmt: skip
+LengthPenalty = Annotated[float | None, typer.Option(help="score = log p / length^penalty: above 1 longer, below 1 "
+                                                          "shorter texts; as the folder says, or 1.")]  # fmt: skip
+MaxNewTokens = Annotated[int | None, typer.Option(help="Tokens of a translation, at most: as the folder says, or by "
+                                                       "the text's length.")]  # fmt: skip
+NumReturnSequences = Annotated[int, typer.Option(help="How many translations of each text, with their scores.")]
+SourcePrefix = Annotated[str, typer.Option(metavar="TEXT", help="Put before each text, such as \"translate English to "
+                                                                "German: \" of T5.")]  # fmt: skip
+Align = Annotated[bool, typer.Option("--align", help="Show where each word of the translation comes from.")]
+
+
 def translate(
     words: Annotated[str | None, typer.Argument(metavar="TEXT", help="The text; - reads standard input.")] = None,
     *,
-    model: Annotated[str, typer.Option(metavar="PATH", help="A run or a folder with a "
-                                                            "translator.")] = DEFAULT_TRANSLATOR,
-    num_beams: Annotated[
-        int | None, typer.Option(help="How many beginnings are followed at a time: as the folder says, or 4.")
-    ] = None,
-    length_penalty: Annotated[
-        float | None,
-        typer.Option(help="score = log p / length^penalty: above 1 longer, below 1 shorter texts; as the folder says, "
-                     "or 1."),
-    ] = None,
-    max_new_tokens: Annotated[
-        int | None, typer.Option(help="Tokens of a translation, at most: as the folder says, or by the text's length.")
-    ] = None,
-    num_return_sequences: Annotated[int, typer.Option(help="How many translations of each text, with their "
-                                             "scores.")] = BeamSearchParams.num_return_sequences,
-    source_prefix: Annotated[
-        str, typer.Option(metavar="TEXT", help='Put before each text, such as "translate English to German: " of T5.')
-    ] = "",
-    align: Annotated[bool, typer.Option("--align", help="Show where each word of the translation comes from.")] = False,
+    model: ModelPath = DEFAULT_TRANSLATOR,
+    num_beams: NumBeams = None,
+    length_penalty: LengthPenalty = None,
+    max_new_tokens: MaxNewTokens = None,
+    num_return_sequences: NumReturnSequences = BeamSearchParams.num_return_sequences,
+    source_prefix: SourcePrefix = "",
+    align: Align = False,
     file: Annotated[str | None, typer.Option(metavar="FILE", help="Translate the lines of a file.")] = None,
     skip: Skip = False,
     cut: Cut = False,
@@ -66,55 +67,68 @@ def translate(
     dtype: Dtype = "fp32",
     specials: Specials = "parse",
     json: JsonOption = False,
-) -> int:  # fmt: skip
+) -> int:
     """Translate a text, or the lines of a file; from English to French unless another model is named."""
-    said = {
-        "num_beams": num_beams,
-        "length_penalty": length_penalty,
-        "num_return_sequences": num_return_sequences,
-        "max_new_tokens": max_new_tokens,
-    }
-    given = {name: value for name, value in said.items() if value is not None}
-    config_from_options(BeamSearchParams, given)
-    given.pop("max_new_tokens", None)
+    search = check_search_options(max_new_tokens, num_beams=num_beams, length_penalty=length_penalty,
+                                  num_return_sequences=num_return_sequences)  # fmt: skip
     bad = BadLines(strict=file is None and words != "-", skip=skip)
     lines = input_lines(words, file, bad)
-    how = check_specials_option(specials)
+    loading = {"dtype": dtype, "weights": weights, "specials": check_specials_option(specials)}
     import_torch()
     from regard.inference.batching import in_chunks
-    from regard.inference.load import load_for_inference
-    from regard.inference.translation import Translator
 
-    translator = load_translator(
-        model, lambda path: load_for_inference(path, dtype=dtype, weights=weights, specials=how), Translator
-    )
+    translator = load_translator(model, loading)
     first, total = True, 0
-    for some in in_chunks(lines, 1 if "-" in (words, file) else AT_ONCE):
-        full = [each for each in some if each.text.strip()]
-        numbers = [each.number for each in full]
-        told = translator([source_prefix + each.text for each in full], given, max_new_tokens,
-                          [each.name for each in full], bad.refuse(numbers),
-                          bad.cut(numbers) if cut else None)  # fmt: skip
-        found, total = dict(zip(numbers, told, strict=True)), total + len(some)
-        for each in some:
-            one, wrong = found.get(each.number), bad.why.get(each.number)
-            if wrong is not None and skip:
+    for chunk in in_chunks(lines, 1 if "-" in (words, file) else AT_ONCE):
+        total += len(chunk)
+        for line, found in translate_lines(translator, chunk, source_prefix, search, max_new_tokens, bad, cut):
+            problem = bad.why.get(line.number)
+            if problem is not None and skip:
                 continue
-            seen = translator.model.align(source_prefix + each.text, one.ids) if align and one is not None else None
+            seen = translator.model.align(source_prefix + line.text, found.ids) if align and found is not None else None
             if json:
-                print_json(translation_record(each, one, seen, wrong, not bad.strict))
+                print_json(translation_record(line, found, seen, problem, not bad.strict))
             else:
-                show_translation(one, seen, num_return_sequences > 1, first)
+                show_translation(found, seen, num_return_sequences > 1, first)
             first = False
         sys.stdout.flush()
     return bad.tell(total)
 
 
-def load_translator(path: str, load: Any, translator: Any) -> Any:
+def check_search_options(max_new_tokens: int | None, **options: Any) -> dict[str, Any]:
+    """The options of the search that were given, checked before anything is loaded.
+
+    `max_new_tokens` is checked with them and goes to the translator by itself: without it, a text's length decides.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    config_from_options(
+        BeamSearchParams, given | ({} if max_new_tokens is None else {"max_new_tokens": max_new_tokens})
+    )
+    return given
+
+
+def translate_lines(
+    translator: Any, lines: list[SourceLine], prefix: str, search: dict[str, Any], max_new_tokens: int | None,
+    bad: BadLines, cut: bool,
+) -> Iterator[tuple[SourceLine, Any]]:  # fmt: skip
+    """Each line with its Completion: None for an empty line, and for a bad one, which `bad` is told of."""
+    full = [line for line in lines if line.text.strip()]
+    numbers = [line.number for line in full]
+    found = translator([prefix + line.text for line in full], search, max_new_tokens, [line.name for line in full],
+                       bad.refuse(numbers), bad.cut(numbers) if cut else None)  # fmt: skip
+    by_number = dict(zip(numbers, found, strict=True))
+    for line in lines:
+        yield line, by_number.get(line.number)
+
+
+def load_translator(path: str, loading: dict[str, Any]) -> Any:
     """The translator in a folder; what it lacks is told with the folder's name."""
-    model = load(path)
+    from regard.inference.load import load_for_inference
+    from regard.inference.translation import Translator
+
+    model = load_for_inference(path, **loading)
     try:
-        return translator(model)
+        return Translator(model)
     except (config.ConfigError, config.DataError) as problem:
         raise type(problem)(f"{path}: {problem}") from None
 

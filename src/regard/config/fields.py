@@ -99,11 +99,11 @@ T = TypeVar("T")
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
-def config_class(made: type[T]) -> type[T]:
+def config_class(cls: type[T]) -> type[T]:
     """Make a class a setting."""
-    kind: Any = dataclass(frozen=True, kw_only=True, eq=False, repr=False)(made)
+    kind: Any = dataclass(frozen=True, kw_only=True, eq=False, repr=False)(cls)
     for name, shared in {"__eq__": configs_equal, "__hash__": config_hash, "__repr__": config_repr}.items():
-        if name not in vars(made):
+        if name not in vars(cls):
             setattr(kind, name, shared)
     return kind  # type: ignore[no-any-return]
 

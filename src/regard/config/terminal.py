@@ -30,14 +30,14 @@ class TerminalFilter:
         self.stream, self.moves = stream, moves
 
     def write(self, text: str) -> int:
-        self.stream.write(self.shown(text))
+        self.stream.write(self.escape(text))
         return len(text)
 
     def writelines(self, lines: Any) -> None:
         for line in lines:
             self.write(line)
 
-    def shown(self, text: str) -> str:
+    def escape(self, text: str) -> str:
         if not self.moves or not CONTROLS.search(text):
             return escape_controls(text)
         if MOVES.fullmatch(text):

@@ -23,13 +23,13 @@ from regard.core.positions import Bias
 from regard.core.tokens import TokenIndex, TokenLayout
 
 
-def reference(q: Tensor, k: Tensor, v: Tensor, plan: Plan, how: AttentionArgs) -> Tensor:
+def reference(q: Tensor, k: Tensor, v: Tensor, plan: Plan, args: AttentionArgs) -> Tensor:
     """softmax(QK'·scale + bias) V, spelled out: the meaning every exact kernel must match."""
-    table = plan.table(q, how.bias)
+    table = plan.table(q, args.bias)
     weights = attention_weights(
-        attention_scores(q, k, how.scale, table), sure=table is None or plan.spec.causal and how.bias is None
+        attention_scores(q, k, args.scale, table), sure=table is None or plan.spec.causal and args.bias is None
     )
-    return F.dropout(weights, how.dropout) @ repeat_kv(v, q)  #: S002
+    return F.dropout(weights, args.dropout) @ repeat_kv(v, q)  #: S002
 
 
 def attention_scores(q: Tensor, k: Tensor, scale: float, table: Tensor | None) -> Tensor:
@@ -64,8 +64,8 @@ class Plan:
     bias: Bias | None = None  # and the bias it was made of
     numbers: tuple[int, ...] = ()  # the kernel's numbers: 32 of "topk(32)"
 
-    def run(self, q: Tensor, k: Tensor, v: Tensor, how: AttentionArgs) -> Tensor:
-        return self.kernel.run(q, k, v, self, how)
+    def run(self, q: Tensor, k: Tensor, v: Tensor, args: AttentionArgs) -> Tensor:
+        return self.kernel.run(q, k, v, self, args)
 
     def __str__(self) -> str:
         return f"{self.kernel.name}: {self.spec.mask} over {self.spec.q.count} x {self.spec.k.count}, {self.reason}"
@@ -78,39 +78,39 @@ class Plan:
         return mask_table(self.spec, heads, rows, bias, q.dtype)
 
 
-def mask_table(ask: AttentionSpec, heads: Tensor, rows: Tensor, bias: Bias | None, dtype: torch.dtype) -> Tensor | None:
-    """The table of some heads and some query rows; broadcasts to (B, H, Q, K)."""
-    if ask.mask == FULL and bias is None:
+def mask_table(spec: AttentionSpec, h: Tensor, i: Tensor, bias: Bias | None, dtype: torch.dtype) -> Tensor | None:
+    """The table of heads h and query rows i; broadcasts to (B, H, Q, K)."""
+    if spec.mask == FULL and bias is None:
         return None
-    b = torch.arange(ask.q.batch, device=rows.device).view(-1, 1, 1, 1)
-    j = torch.arange(ask.k.count, device=rows.device).view(1, 1, 1, -1)
-    q, k = TokenIndex(ask.q, b, rows.view(1, 1, -1, 1)), TokenIndex(ask.k, b, j)
+    b = torch.arange(spec.q.batch, device=i.device).view(-1, 1, 1, 1)
+    j = torch.arange(spec.k.count, device=i.device).view(1, 1, 1, -1)
+    q, k = TokenIndex(spec.q, b, i.view(1, 1, -1, 1)), TokenIndex(spec.k, b, j)
     if bias is None:
-        return ask.mask.allows(q, k)
-    added = bias.at(b, heads.view(1, -1, 1, 1), q, k).to(dtype)
-    return added if ask.mask == FULL else added.masked_fill(~ask.mask.allows(q, k), float("-inf"))
+        return spec.mask.allows(q, k)
+    added = bias.at(b, h.view(1, -1, 1, 1), q, k).to(dtype)
+    return added if spec.mask == FULL else added.masked_fill(~spec.mask.allows(q, k), float("-inf"))
 
 
-def make_plan(name: str, ask: AttentionSpec, bias: Bias | None = None, heads: int = 1) -> Plan:
+def make_plan(name: str, spec: AttentionSpec, bias: Bias | None = None, heads: int = 1) -> Plan:
     """The kernel that a config names, or the fastest for "auto"; a `bias` that layers share has its table made here."""
     name, given = parse_call(name)
     if name != "auto" and name not in KERNELS:
         raise ConfigError(f"no kernel {name!r}{did_you_mean(name, KERNELS)} there are auto, {', '.join(KERNELS)}")
-    chosen, reason = choose_kernel(ask) if name == "auto" else (name, "asked for")
-    if why := KERNELS[chosen].unsupported_reason(ask):
+    chosen, reason = choose_kernel(spec) if name == "auto" else (name, "asked for")
+    if why := KERNELS[chosen].unsupported_reason(spec):
         raise ConfigError(f"attention.kernel {name!r} {why}; set attention.kernel = 'auto'")
-    if not KERNELS[chosen].needs_mask_table(ask) or (ask.bias and bias is None):  # no table, or one for each layer
-        return Plan(KERNELS[chosen], reason, ask, numbers=given)
-    every, rows = (torch.arange(size, device=ask.q.order.device) for size in (heads, ask.q.count))
-    return Plan(KERNELS[chosen], reason, ask, mask_table(ask, every, rows, bias, ask.dtype), bias, given)
+    if not KERNELS[chosen].needs_mask_table(spec) or (spec.bias and bias is None):  # no table, or one for each layer
+        return Plan(KERNELS[chosen], reason, spec, numbers=given)
+    every, rows = (torch.arange(size, device=spec.q.order.device) for size in (heads, spec.q.count))
+    return Plan(KERNELS[chosen], reason, spec, mask_table(spec, every, rows, bias, spec.dtype), bias, given)
 
 
-def choose_kernel(ask: AttentionSpec) -> tuple[str, str]:
+def choose_kernel(spec: AttentionSpec) -> tuple[str, str]:
     """The name of the fastest kernel that honours everything, and the reason."""
-    for name, one in KERNELS.items():
-        if why := one.preferred_reason(ask):
+    for name, kernel in KERNELS.items():
+        if why := kernel.preferred_reason(spec):
             return name, why
-    return "fused", "one fused pass" if ask.plain else "one fused pass over a table"
+    return "fused", "one fused pass" if spec.plain else "one fused pass over a table"
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,9 +156,9 @@ Run = Callable[[Tensor, Tensor, Tensor, Plan, AttentionArgs], Tensor]
 class Kernel:
     name: str
     run: Run
-    unsupported_reason: Callable[[AttentionSpec], str] = lambda ask: ""  # why it cannot, or nothing
-    preferred_reason: Callable[[AttentionSpec], str] = lambda ask: ""  # why it is the one for this, or nothing
-    needs_mask_table: Callable[[AttentionSpec], bool] = lambda ask: False  # whether it reads the plan's table
+    unsupported_reason: Callable[[AttentionSpec], str] = lambda spec: ""  # why it cannot, or nothing
+    preferred_reason: Callable[[AttentionSpec], str] = lambda spec: ""  # why it is the one for this, or nothing
+    needs_mask_table: Callable[[AttentionSpec], bool] = lambda spec: False  # whether it reads the plan's table
     exact: bool = True
     grouped_kv: bool = False  # whether k and v may have fewer rows than q: each serves several of q's in a row
     weights: Callable[[Any, config.Trunk, tuple[int, ...]], nn.Module] | None = None  # for an Attention, to learn
@@ -180,19 +180,19 @@ def register_kernel(name: str, **facts: Any) -> Callable[[Run], Run]:
     return enter
 
 
-register_kernel("reference", needs_mask_table=lambda ask: True)(reference)
+register_kernel("reference", needs_mask_table=lambda spec: True)(reference)
 # On the GPU, fastest first. With a table cuDNN is left out: a query without keys gets numbers from it (torch 2.11).
 MASKED_BACKENDS = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 FASTEST = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, *MASKED_BACKENDS]
 
 
-@register_kernel("fused", needs_mask_table=lambda ask: not ask.plain)
-def fused(q: Tensor, k: Tensor, v: Tensor, plan: Plan, how: AttentionArgs) -> Tensor:
+@register_kernel("fused", needs_mask_table=lambda spec: not spec.plain)
+def fused(q: Tensor, k: Tensor, v: Tensor, plan: Plan, args: AttentionArgs) -> Tensor:
     """PyTorch's scaled_dot_product_attention: exact, and no n x n tensor where mask and bias allow."""
-    ask = plan.spec
-    rest: dict[str, Any] = dict(dropout_p=how.dropout, scale=how.scale, enable_gqa=q.shape[1] != k.shape[1])
-    rest |= {"is_causal": ask.mask == CAUSAL} if ask.plain else {"attn_mask": plan.table(q, how.bias)}
-    if ask.device != "cuda":
+    spec = plan.spec
+    rest: dict[str, Any] = dict(dropout_p=args.dropout, scale=args.scale, enable_gqa=q.shape[1] != k.shape[1])
+    rest |= {"is_causal": spec.mask == CAUSAL} if spec.plain else {"attn_mask": plan.table(q, args.bias)}
+    if spec.device != "cuda":
         return F.scaled_dot_product_attention(q, k, v, **rest)
-    with sdpa_kernel(FASTEST if ask.plain else MASKED_BACKENDS, set_priority=True):
+    with sdpa_kernel(FASTEST if spec.plain else MASKED_BACKENDS, set_priority=True):
         return F.scaled_dot_product_attention(q, k, v, **rest)

@@ -216,17 +216,17 @@ class BlockRunner:
         if (q.document is None) != (k.document is None):
             raise ConfigError("document: a packed target reads a packed source; give both their documents (Tokens)")
         c = trunk.c
-        ask = AttentionSpec(
+        spec = AttentionSpec(
             mask=masks[k.is_real is not None, k.document is not None], q=q, k=k,
             bias=place is not None and place.biased, dropout=trunk.training and c.dropout.attention > 0,
             grad=torch.is_grad_enabled(), cached=k is not q and not isinstance(k, Tokens), dtype=compute_dtype(x),
             device=x.device.type,
         )  # fmt: skip
         if place is None:
-            return make_plan((c.cross_attention or c.attention).kernel, ask)
+            return make_plan((c.cross_attention or c.attention).kernel, spec)
         if c.mixer.kind != "attention":
-            return Plan(KERNELS["reference"], "there is no attention", ask)
-        return make_plan(c.attention.kernel, ask, place.bias if len(trunk.positions) == 1 else None, c.heads[0])
+            return Plan(KERNELS["reference"], "there is no attention", spec)
+        return make_plan(c.attention.kernel, spec, place.bias if len(trunk.positions) == 1 else None, c.heads[0])
 
     def run(self, trunk: Trunk, x: Tensor, calls: list[BlockCall], keep: list[Tensor] | None) -> Tensor:
         for block, scope, past in calls:

@@ -68,7 +68,7 @@ class BucketedBatches:
         return len(self.borders) - 1
 
     def batch(self, step: int) -> TensorBatch:
-        return self.made(self.names(step), seeded_generator(self.seed, "step", step))
+        return self.collate_rows(self.names(step), seeded_generator(self.seed, "step", step))
 
     def names(self, step: int) -> list[int]:
         [place] = self.turns(step, 1)
@@ -78,7 +78,7 @@ class BucketedBatches:
         rows: list[int] = order[self.borders[place] : self.borders[place + 1]].tolist()
         return rows
 
-    def made(self, rows: list[int], luck: torch.Generator) -> TensorBatch:
+    def collate_rows(self, rows: list[int], luck: torch.Generator) -> TensorBatch:
         return self.collate([self.rows[row] for row in rows], luck)
 
     def order(self, epoch: int) -> Tensor:
@@ -111,7 +111,7 @@ def ordered_batches(rows: Rows, collate: Collate, budget: int, limit: int | None
     buckets = BucketedBatches(rows, collate, budget, seed=0, multiple=1)
     order = buckets.widths.sort(descending=True, stable=True).indices
     for place in range(buckets.count):
-        yield buckets.made(buckets.bucket(order, place), seeded_generator(0, "in order", place))
+        yield buckets.collate_rows(buckets.bucket(order, place), seeded_generator(0, "in order", place))
 
 
 class ShuffledEpochs:

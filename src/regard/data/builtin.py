@@ -97,11 +97,11 @@ def make_first(dice: SeededDice, size: int) -> tuple[str, str]:
 
 
 def make_word_task(answer: Callable[[str], str]) -> Callable[[SeededDice, int], tuple[str, str]]:
-    def asked(dice: SeededDice, size: int) -> tuple[str, str]:
+    def make_question(dice: SeededDice, size: int) -> tuple[str, str]:
         question = random_word(dice, size)
         return question, answer(question)
 
-    return asked
+    return make_question
 
 
 TOY_TASKS = {

@@ -46,10 +46,10 @@ class ColumnTypes:
 
     @classmethod
     def of(cls, example: Example) -> "ColumnTypes":
-        def those(*kinds: type) -> tuple[str, ...]:
+        def columns_of(*kinds: type) -> tuple[str, ...]:
             return tuple(name for name, value in example.items() if type(value) in kinds)
 
-        found = cls(those(list, tuple), those(int, bool), those(float))
+        found = cls(columns_of(list, tuple), columns_of(int, bool), columns_of(float))
         strange = set(example) - {*found.lists, *found.whole, *found.broken}
         if strange or not found.lists:
             raise TypeError(f"an example holds lists of whole numbers and single numbers, got {example!r:.200}")
@@ -121,7 +121,7 @@ class ExampleWriter:
         self.rows += 1
         self.cut, self.shortened = self.cut + example.get("cut", 0), self.shortened + (example.get("cut", 0) > 0)
 
-    def told(self, tally: BadRecordPolicy) -> tuple[str, ...]:
+    def notices(self, tally: BadRecordPolicy) -> tuple[str, ...]:
         """The notices for the user: what was cut and what is missing."""
         cut = f"{self.shortened:,} of {self.rows:,} rows were too long, and {self.cut:,} of their tokens are cut off"
         return (*([cut] if self.cut else []), *([tally.summary] if tally.count else []))  #: S028
@@ -130,8 +130,12 @@ class ExampleWriter:
     def full(self) -> bool:
         return len(self.parts["ids"]) + len(self.parts["ends"]) >= CHUNK
 
-    def known(self, sizes: ColumnSizes, tally: BadRecordPolicy) -> dict[str, Any]:
-        return {"total": self.total, "told": self.told(tally), "columns": asdict(self.columns) if self.columns else {}}
+    def facts(self, sizes: ColumnSizes, tally: BadRecordPolicy) -> dict[str, Any]:
+        return {
+            "total": self.total,
+            "told": self.notices(tally),
+            "columns": asdict(self.columns) if self.columns else {},
+        }
 
     def sizes(self, known: dict[str, Any]) -> ColumnSizes:
         count, columns = int(known["count"]), columns_of_json(known)
@@ -153,10 +157,10 @@ def hash_ids(ids: "array[int]") -> int:
 
 
 def store_examples(
-    made: RowMaker, about: dict[str, Any], folder: Path, name: str, bad: OnBadRecord = "error",
+    make: RowMaker, about: dict[str, Any], folder: Path, name: str, bad: OnBadRecord = "error",
     notice: Notice = warnings.warn, progress: Progress = no_progress,
 ) -> Examples:  # fmt: skip
     """The examples that `about` stands for: from the cache, or made now and kept there."""
     about = {"examples": FORMAT, "bad": bad, **about}
-    kept, told = store_rows(StoreJob(made, ExampleWriter, bad, progress), about, folder, name, notice)
+    kept, told = store_rows(StoreJob(make, ExampleWriter, bad, progress), about, folder, name, notice)
     return Examples(kept, name, told=told, digest=content_cache.content_key(about))

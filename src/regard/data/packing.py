@@ -58,7 +58,7 @@ class PackedBatches:
 
     def batch(self, step: int) -> dict[str, Tensor]:
         """ids, document and labels, each (B, N)."""
-        return self.made([self.packs[turn] for turn in self.turns(step * self.size, self.size)])
+        return self.collate_packs([self.packs[turn] for turn in self.turns(step * self.size, self.size)])
 
     def names(self, step: int) -> list[int]:
         """The documents in the rows of a step, by their numbers."""
@@ -69,9 +69,9 @@ class PackedBatches:
         """Every row once, for validation; or about so many tokens of them."""
         count = self.count if tokens is None else min(self.count, max(1, tokens // self.context))
         for start in range(0, count, self.size):
-            yield self.made(self.packs[start : min(count, start + self.size)])
+            yield self.collate_packs(self.packs[start : min(count, start + self.size)])
 
-    def made(self, packs: "list[list[DocumentSlice]]") -> dict[str, Tensor]:
+    def collate_packs(self, packs: "list[list[DocumentSlice]]") -> dict[str, Tensor]:
         ids, document, labels = (torch.tensor(table) for table in zip(*map(self.row, packs), strict=True))
         return {"ids": ids, "document": document, "labels": labels}
 

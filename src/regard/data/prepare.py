@@ -57,14 +57,14 @@ def prepare_splits(
     own: Sequence[RecordSource] = find_records(data.validations, data)
     check_settings_used(data, [*sources, *own])
 
-    def those(found: Sequence[RecordSource]) -> Kind:
+    def store_split(found: Sequence[RecordSource]) -> Kind:
         name = name_sources([table.name for table in found])
         key = {"sources": [table.digest for table in found], "make": about}
         return keep(lambda tally: make_examples(found, make, tally), key, folder, name, data.on_bad_record)
 
-    whole = those(sources)
+    whole = store_split(sources)
     if isinstance(data.validation, str | tuple):
-        return whole, those(own)
+        return whole, store_split(own)
     return split_rows(whole, data.validation) if data.validation else (whole, None)
 
 

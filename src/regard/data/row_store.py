@@ -97,7 +97,7 @@ class RowLayout(Protocol):
 
     def clear(self) -> None: ...
 
-    def known(self, sizes: ColumnSizes, tally: BadRecordPolicy) -> dict[str, Any]:
+    def facts(self, sizes: ColumnSizes, tally: BadRecordPolicy) -> dict[str, Any]:
         """What the JSON says beside what the rows are made from: columns, and "told"."""
         ...
 
@@ -161,7 +161,7 @@ def write_rows(path: Path, about: dict[str, Any], job: StoreJob) -> None:
             for name, file in files.items():
                 file.write(parts[name])
         sizes = {name: file.tell() // layout.files[name].itemsize for name, file in files.items()}
-    known = {**about, "count": layout.rows, **layout.known(sizes, tally)}
+    known = {**about, "count": layout.rows, **layout.facts(sizes, tally)}
     atomic.write_file(path.with_suffix(".json"), [json.dumps(known, indent=1).encode()])
 
 
@@ -190,7 +190,7 @@ def rows_in_memory(job: StoreJob) -> tuple[StoredRows, tuple[str, ...]]:
             whole[name].extend(part)
     files = {name: torch.frombuffer(whole[name], dtype=kind) if whole[name] else torch.empty(0, dtype=kind)
              for name, kind in layout.files.items()}  # fmt: skip
-    known = {"count": layout.rows, **layout.known({name: len(file) for name, file in files.items()}, tally)}
+    known = {"count": layout.rows, **layout.facts({name: len(file) for name, file in files.items()}, tally)}
     kept = layout.built(known, files)
     assert kept is not None
     return kept, tuple(known["told"])

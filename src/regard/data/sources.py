@@ -115,29 +115,29 @@ def match_suffix(name: str, known: Iterable[str]) -> str | None:
     return max((each for each in known if plain.endswith(each)), key=len, default=None)
 
 
-def read_texts(sources: Sequence[str], how: Data | None = None) -> Iterator[Document]:
+def read_texts(sources: Sequence[str], settings: Data | None = None) -> Iterator[Document]:
     """The texts of the sources one after the other, each whole."""
-    tally = BadRecordPolicy(how.on_bad_record if how else "error")
-    for source in find_texts(sources, how):
+    tally = BadRecordPolicy(settings.on_bad_record if settings else "error")
+    for source in find_texts(sources, settings):
         for document in source.documents(tally):
             yield Document(document.name, "".join(document.parts()))
 
 
-def find_texts(names: Sequence[str], how: Data | None = None) -> list[TextSource | TextColumn]:
+def find_texts(names: Sequence[str], settings: Data | None = None) -> list[TextSource | TextColumn]:
     """The texts that are there by these names; DataError where there is none."""
-    how = how or Data()
-    things = (thing for name in names for thing in resolve_name(name, how, TEXT_SUFFIXES))
+    settings = settings or Data()
+    things = (thing for name in names for thing in resolve_name(name, settings, TEXT_SUFFIXES))
     return [
-        thing if isinstance(thing, TextSource) else TextColumn(thing, how.text_column, how.on_bad_record)
+        thing if isinstance(thing, TextSource) else TextColumn(thing, settings.text_column, settings.on_bad_record)
         for thing in things
     ]
 
 
-def find_records(names: Sequence[str], how: Data | None = None) -> list[RecordSource]:
+def find_records(names: Sequence[str], settings: Data | None = None) -> list[RecordSource]:
     """The records that are there by these names; those of a text are its lines."""
-    how = how or Data()
-    things = (thing for name in names for thing in resolve_name(name, how, RECORD_SUFFIXES))
-    return [RecordFile(thing, how) if isinstance(thing, TextSource) else thing for thing in things]
+    settings = settings or Data()
+    things = (thing for name in names for thing in resolve_name(name, settings, RECORD_SUFFIXES))
+    return [RecordFile(thing, settings) if isinstance(thing, TextSource) else thing for thing in things]
 
 
 def name_sources(names: Sequence[str]) -> str:
@@ -145,7 +145,7 @@ def name_sources(names: Sequence[str]) -> str:
     return ", ".join([*names[:3], *["..."] * (len(names) > 3)])
 
 
-def check_settings_used(how: Data, things: Sequence[TextSource | TextColumn | RecordSource]) -> None:
+def check_settings_used(settings: Data, things: Sequence[TextSource | TextColumn | RecordSource]) -> None:
     """No setting is passed over in silence."""
     told = [thing.table if isinstance(thing, TextColumn) else thing for thing in things]
     known = {name for thing in told if not isinstance(thing, TextSource) for name in thing.settings_used}
@@ -154,11 +154,11 @@ def check_settings_used(how: Data, things: Sequence[TextSource | TextColumn | Re
         "blank_line_ends_document": "lines of text",
     }
     for name, taker in takers.items():
-        if getattr(how, name) and name not in known:
+        if getattr(settings, name) and name not in known:
             raise ConfigError(f"data.{name}: it is for {taker}, and there are no such records here; leave it out")
 
 
-def resolve_name(name: str, how: Data, kind: tuple[str, ...]) -> list[TextSource | RecordSource]:
+def resolve_name(name: str, settings: Data, kind: tuple[str, ...]) -> list[TextSource | RecordSource]:
     """What a name stands for; `kind` is what a folder is searched for first."""
     if name.startswith(TOY_PREFIX):
         return [open_toy(name)]
@@ -167,7 +167,7 @@ def resolve_name(name: str, how: Data, kind: tuple[str, ...]) -> list[TextSource
     if made := [make for prefix, make in SOURCE_PREFIXES.items() if name.startswith(prefix)]:
         return [made[0](name)]
     if name == STANDARD or (name.startswith("-.") and name[1:] in FORMATS):
-        return [open_by_suffix(check_not_empty(spool_stdin(name)), how, kind)]
+        return [open_by_suffix(check_not_empty(spool_stdin(name)), settings, kind)]
     if name.partition(":")[0] == EMOJI:
         return [open_emoji(name)]
     if name in PACKAGED_TEXTS:
@@ -175,19 +175,19 @@ def resolve_name(name: str, how: Data, kind: tuple[str, ...]) -> list[TextSource
     if (known := find_packaged_set(name)) is not None:
         source = TextSource(known[0].name, known[0])
         other = match_suffix(source.name, SOURCE_SUFFIXES)
-        named = replace(how, column_names=how.column_names or known[1])
+        named = replace(settings, column_names=settings.column_names or known[1])
         return [RecordFile(source, named) if other is None else SOURCE_SUFFIXES[other](source)]
     path = Path(name).expanduser()
     if not os.path.lexists(path):
-        return resolve_pattern(name, how, kind)
+        return resolve_pattern(name, settings, kind)
     if path.is_dir():
-        return list_folder(path, how, kind)
+        return list_folder(path, settings, kind)
     if path.exists() and not path.is_file():
         raise DataError(f"{name}: not a regular file; to read from a pipe, name - and send the text to standard input")
-    return [open_by_suffix(check_not_empty(TextSource(name, path)), how, kind)]
+    return [open_by_suffix(check_not_empty(TextSource(name, path)), settings, kind)]
 
 
-def open_by_suffix(source: TextSource, how: Data, kind: tuple[str, ...]) -> TextSource | RecordSource:
+def open_by_suffix(source: TextSource, settings: Data, kind: tuple[str, ...]) -> TextSource | RecordSource:
     """A file as what its name says that it is."""
     if file_format(source.name) == ".parquet":
         return ParquetFile(source.name, source.path)
@@ -195,23 +195,25 @@ def open_by_suffix(source: TextSource, how: Data, kind: tuple[str, ...]) -> Text
         return SOURCE_SUFFIXES[known](source)
     if kind == RECORD_SUFFIXES and column_for_suffix(source.path):
         return FileFolder(source.name, source.path.parent, [source.path])
-    return RecordFile(source, how) if file_format(source.name) in FORMATS else source
+    return RecordFile(source, settings) if file_format(source.name) in FORMATS else source
 
 
-def resolve_pattern(name: str, how: Data, kind: tuple[str, ...]) -> list[TextSource | RecordSource]:
+def resolve_pattern(name: str, settings: Data, kind: tuple[str, ...]) -> list[TextSource | RecordSource]:
     """A name that is no path: a pattern, several files that belong together, or a slip of the pen."""
     if " + " in name:
         paths = [Path(part.strip()).expanduser() for part in name.split(" + ")]
         if (known := match_suffix(paths[0].name, JOINED_SOURCES)) is not None:
             return [JOINED_SOURCES[known]([check_not_empty(TextSource(str(path), path)) for path in paths])]
-        columns = how.column_names or ("source", "target")
+        columns = settings.column_names or ("source", "target")
         if len(paths) != len(columns):
             raise DataError(f"{name}: {len(paths)} files and {len(columns)} columns ({', '.join(columns)}); name as "
                             "many by data.column_names")  # fmt: skip
         return [ParallelFiles([check_not_empty(TextSource(str(path), path)) for path in paths], columns)]
     if glob.has_magic(name):
         paths = [Path(found) for found in glob.glob(str(Path(name).expanduser()), recursive=True)]
-        return open_files(name, [path for path in paths if path.is_file()], how, kind, "no file matches this pattern")
+        return open_files(
+            name, [path for path in paths if path.is_file()], settings, kind, "no file matches this pattern"
+        )
     near = did_you_mean(name, (*PACKAGED_TEXTS, *PACKAGED_SETS, EMOJI))
     pair = " (files that belong together are named with a space on both sides of the +)" if "+" in name else ""
     what = "a text" if kind == TEXT_SUFFIXES else "a file"
@@ -219,7 +221,7 @@ def resolve_pattern(name: str, how: Data, kind: tuple[str, ...]) -> list[TextSou
                     f"({', '.join((*PACKAGED_TEXTS, *PACKAGED_SETS, EMOJI))})")  # fmt: skip
 
 
-def list_folder(folder: Path, how: Data, kind: tuple[str, ...]) -> list[TextSource | RecordSource]:
+def list_folder(folder: Path, settings: Data, kind: tuple[str, ...]) -> list[TextSource | RecordSource]:
     """The files in a folder and the folders in it: texts, or else records; the other way round for records.
 
     Where there is neither, files that are records themselves: pictures, sounds.
@@ -245,20 +247,20 @@ def list_folder(folder: Path, how: Data, kind: tuple[str, ...]) -> list[TextSour
         and (whole := [path for path in paths if column_for_suffix(path)])
     ):
         return [open_folder(folder, whole)]
-    return open_files(str(folder), first, how, kind, "no .txt or .md files in this folder, nor "
+    return open_files(str(folder), first, settings, kind, "no .txt or .md files in this folder, nor "
                                                      f"{', '.join(RECORD_SUFFIXES)}, nor "
                  "pictures or sounds")  # fmt: skip
 
 
 def open_files(
-    name: str, paths: Sequence[Path], how: Data, kind: tuple[str, ...], none: str
+    name: str, paths: Sequence[Path], settings: Data, kind: tuple[str, ...], none: str
 ) -> list[TextSource | RecordSource]:
     """Each file that is not empty, in the order of their paths."""
     sources = [source for path in sorted(paths) if not (source := TextSource(str(path), path)).empty]
     if not sources:
         what = "only empty texts in it" if paths else none
         raise DataError(f"{name}: {what}; name one with texts, or the files themselves")
-    return [open_by_suffix(source, how, kind) for source in sources]
+    return [open_by_suffix(source, settings, kind) for source in sources]
 
 
 def check_not_empty(source: TextSource) -> TextSource:

@@ -96,7 +96,7 @@ class StoredTensors:
         return self.tokens
 
     @property
-    def whole(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether there are as many bytes as the shapes say."""
         return len(self.bytes) == (int(self.starts[-1, -1]) if self.count else 0)
 
@@ -136,7 +136,7 @@ class TensorWriter:
     def full(self) -> bool:
         return len(self.parts["bytes"]) >= CHUNK
 
-    def known(self, sizes: ColumnSizes, tally: BadRecordPolicy) -> dict[str, Any]:
+    def facts(self, sizes: ColumnSizes, tally: BadRecordPolicy) -> dict[str, Any]:
         return {"sizes": sizes, "told": [tally.summary] * bool(tally.count), "columns": self.columns or ()}
 
     def sizes(self, known: dict[str, Any]) -> ColumnSizes:
@@ -145,7 +145,7 @@ class TensorWriter:
     def built(self, known: dict[str, Any], files: dict[str, Tensor]) -> StoredTensors | None:
         columns = tuple(TensorColumn(str(name), str(kind), int(axes)) for name, kind, axes in known["columns"])
         kept = StoredTensors(columns, int(known["count"]), *(files[name] for name in FILES))
-        return kept if kept.whole else None
+        return kept if kept.is_complete else None
 
 
 def dtype_name(tensor: Tensor) -> str:
@@ -174,7 +174,7 @@ def hash_row(row: Row) -> int:
 
 
 def store_tensors(
-    made: RowMaker,
+    make: RowMaker,
     about: dict[str, Any],
     folder: Path,
     name: str,
@@ -185,5 +185,5 @@ def store_tensors(
 ) -> TensorRows:
     """The rows that `about` stands for: from the cache, or made now and kept there."""
     about = {"arrays": FORMAT, "bad": bad, **about}
-    kept, told = store_rows(StoreJob(made, lambda: TensorWriter(length), bad, progress), about, folder, name, notice)
+    kept, told = store_rows(StoreJob(make, lambda: TensorWriter(length), bad, progress), about, folder, name, notice)
     return TensorRows(kept, name, told=told, digest=content_cache.content_key(about))

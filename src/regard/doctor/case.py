@@ -109,7 +109,7 @@ class DoctorCase:
     @cached_property
     def course(self) -> ProbeRun:
         """The probe: some steps of training, in memory."""
-        return ProbeRun(self).go(self.factors, self.progress)
+        return ProbeRun(self).run(self.factors, self.progress)
 
     @cached_property
     def lively(self) -> Transformer:

@@ -204,15 +204,15 @@ def check_tokenizer(case: DoctorCase) -> DoctorFinding:
     return check_unknown_tokens(case, own, ids)
 
 
-def tokenizer_difference(mine: Tokenizer, theirs: Tokenizer | None) -> str:
+def tokenizer_difference(mine: Tokenizer, other: Tokenizer | None) -> str:
     """The first token that two tokenizers have differently, in words."""
-    if theirs is None or theirs is mine:
+    if other is None or other is mine:
         return ""
-    for id in range(min(len(mine), len(theirs))):
-        if mine.token(id) != theirs.token(id):
-            return f"token {id} is {theirs.token(id)!r} to the model and {mine.token(id)!r} to the data: two tokenizers"
-    if len(mine) > len(theirs):
-        return f"the data's tokenizer has {len(mine):,} tokens and the model's {len(theirs):,}"
+    for id in range(min(len(mine), len(other))):
+        if mine.token(id) != other.token(id):
+            return f"token {id} is {other.token(id)!r} to the model and {mine.token(id)!r} to the data: two tokenizers"
+    if len(mine) > len(other):
+        return f"the data's tokenizer has {len(mine):,} tokens and the model's {len(other):,}"
     return ""
 
 

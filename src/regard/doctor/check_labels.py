@@ -91,10 +91,10 @@ def without_chunks(objective: Any) -> Any:
     return replace(objective, chunk=None) if held and not isinstance(objective, type) else objective
 
 
-def share_ahead(ids: Tensor, asked: Tensor, where: Tensor, ahead: int) -> float:
+def share_ahead(ids: Tensor, labels: Tensor, where: Tensor, ahead: int) -> float:
     """How often the token asked for stands so many places later."""
     count = ids.shape[1] - ahead
-    if count < 1 or asked.shape != ids.shape:
+    if count < 1 or labels.shape != ids.shape:
         return 0.0
     there = where[:, :count]
-    return float(((asked[:, :count] == ids[:, ahead:]) & there).sum() / there.sum().clamp(min=1))
+    return float(((labels[:, :count] == ids[:, ahead:]) & there).sum() / there.sum().clamp(min=1))

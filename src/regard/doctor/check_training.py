@@ -87,7 +87,7 @@ def find_lower_rate(case: DoctorCase) -> tuple[int, float] | None:
     for power in range(1, LOWER + 1):
         case.progress(f"trying {10**power:,} times less")
         ramp = [factor * 10.0**-power for factor in case.factors[: SHORT - LR_RAMP]]
-        losses = ProbeRun(case).go(ramp + [ramp[-1]] * (SHORT - len(ramp))).losses
+        losses = ProbeRun(case).run(ramp + [ramp[-1]] * (SHORT - len(ramp))).losses
         if final_loss(losses) < losses[0]:
             found[power] = final_loss(losses)
     if not found:
@@ -114,7 +114,7 @@ def find_better_rate(case: DoctorCase) -> tuple[int, float] | None:
     for power in range(1, LOWER + 1):
         case.progress(f"trying {10**power:,} times more")
         ramp = [factor * 10.0**power for factor in case.factors[: SHORT - LR_RAMP]]
-        losses = ProbeRun(case).go(ramp + [ramp[-1]] * (SHORT - len(ramp))).losses
+        losses = ProbeRun(case).run(ramp + [ramp[-1]] * (SHORT - len(ramp))).losses
         if loss_trouble(losses):
             break
         if start - final_loss(losses) > max(FASTER * (start - now), LEAST * abs(start)):

@@ -28,14 +28,14 @@ MAPS = (("q", "k", "v", "out"), ("q", "v", "out"))  # some kernels have one vect
 class KernelSubject:
     """A kernel by its name and numbers, as a config says it."""
 
-    def __init__(self, said: str) -> None:
-        name, _ = parse_call(said)
+    def __init__(self, call: str) -> None:
+        name, _ = parse_call(call)
         if name not in KERNELS:
             there = ", ".join(KERNELS)
             raise ConfigError(f"no kernel {name!r}{did_you_mean(name, KERNELS)} there are {there}")
-        self.said, self.kernel = said, KERNELS[name]
+        self.said, self.kernel = call, KERNELS[name]
 
-    def own(self, count: int, width: int = D, groups: int = HEADS) -> nn.Module | None:
+    def kernel_weights(self, count: int, width: int = D, groups: int = HEADS) -> nn.Module | None:
         """The weights that a layer for so many tokens would keep for it, the same every time."""
         if self.kernel.weights is None:
             return None
@@ -54,17 +54,17 @@ class KernelSubject:
     def settings(self, count: int, width: int = D, groups: int = HEADS) -> config.Trunk:
         return one_layer_trunk(self.attention(width, groups), width, count)
 
-    def refuses(self, ask: AttentionSpec) -> str:
-        return refusal_of(lambda: make_plan(self.said, ask))
+    def refuses(self, spec: AttentionSpec) -> str:
+        return refusal_of(lambda: make_plan(self.said, spec))
 
-    def __call__(self, heads: list[Tensor], ask: AttentionSpec, own: nn.Module | None = None) -> Tensor:
+    def __call__(self, heads: list[Tensor], spec: AttentionSpec, own: nn.Module | None = None) -> Tensor:
         """One call on q, k and v, with the kernel's own weights unless others are given."""
         q, k, v = heads
-        own = self.own(k.shape[2], q.shape[3], k.shape[1]) if own is None else own
-        how = AttentionArgs(q.shape[3] ** -0.5, weights=own if own is None else own.to(q.dtype))
-        return make_plan(self.said, ask, heads=q.shape[1]).run(q, k, v, how)
+        own = self.kernel_weights(k.shape[2], q.shape[3], k.shape[1]) if own is None else own
+        args = AttentionArgs(q.shape[3] ** -0.5, weights=own if own is None else own.to(q.dtype))
+        return make_plan(self.said, spec, heads=q.shape[1]).run(q, k, v, args)
 
-    def cached(self, x: Tensor, mask: str, pieces: list[int]) -> tuple[Tensor, Tensor]:
+    def run_cached(self, x: Tensor, mask: str, pieces: list[int]) -> tuple[Tensor, Tensor]:
         """A trunk on this kernel over vectors (B, N, D): given piece by piece to a cache, and at once."""
         c = replace(self.settings(x.shape[1]), mask=mask)
         with torch.random.fork_rng(devices=[]):
@@ -197,10 +197,10 @@ def measure_call(subject: KernelSubject, text: str, count: int, trained: bool) -
     """Seconds of a call, the best of some, and the bytes it holds at its peak besides what it was given."""
     chance = torch.Generator().manual_seed(0)
     given = [torch.randn(1, HEADS, count, WIDTH, generator=chance).requires_grad_(trained) for _ in range(3)]
-    own, ask = subject.own(count, WIDTH), build_length_spec(text, count, trained)
+    own, spec = subject.kernel_weights(count, WIDTH), build_length_spec(text, count, trained)
 
     def call() -> None:
-        out = subject(given, ask, own)
+        out = subject(given, spec, own)
         if trained:
             torch.autograd.grad(out.sum(), given, allow_unused=True)
 

@@ -57,9 +57,9 @@ class CaseResult:
     what: str = ""
 
 
-def check_kernel_laws(said: str, longest: int = 4096, exponent: float | None = None) -> list[KernelFinding]:
+def check_kernel_laws(call: str, longest: int = 4096, exponent: float | None = None) -> list[KernelFinding]:
     """All laws for a kernel named as a config names it. `exponent` is the most that time may grow with, if any."""
-    subject = KernelSubject(said)  #: S184
+    subject = KernelSubject(call)  #: S184
     found = [try_law(name, lambda: judge_results(name, list(KERNEL_LAWS[name](subject)))) for name in KERNEL_LAWS]  # noqa: B023  called at once
     return [*found, try_law("growth", lambda: check_growth(subject, longest, exponent))]
 
@@ -92,8 +92,8 @@ def cases(subject: KernelSubject, names: tuple[str, ...], grad: bool = True) -> 
         yield case, subject.refuses(build_spec(case, grad=grad))
 
 
-def max_difference(ours: Tensor, theirs: Tensor) -> float:
-    return float((ours - theirs).detach().abs().max()) if ours.numel() else 0.0
+def max_difference(ours: Tensor, expected: Tensor) -> float:
+    return float((ours - expected).detach().abs().max()) if ours.numel() else 0.0
 
 
 def random_gradients(out: Tensor, inputs: list[Tensor]) -> list[Tensor]:
@@ -115,9 +115,9 @@ def equals_reference(subject: KernelSubject) -> Iterator[CaseResult]:
             yield CaseResult(case, refused=refused)
             continue
         trained = not subject.refuses(build_spec(case, grad=True))
-        ask, given = build_spec(case, grad=trained), random_qkv()
+        spec, given = build_spec(case, grad=trained), random_qkv()
         with torch.set_grad_enabled(trained):
-            pair = [real_queries(one(given, ask), ask) for one in (subject, KernelSubject("reference"))]
+            pair = [real_queries(one(given, spec), spec) for one in (subject, KernelSubject("reference"))]
         yield CaseResult(case, max_difference(*pair), OUTPUT)
         if trained:
             grads = zip(*(random_gradients(out, given) for out in pair), strict=True)
@@ -129,9 +129,9 @@ def gradients(subject: KernelSubject) -> Iterator[CaseResult]:
         if refused:
             yield CaseResult(case, refused=refused)
             continue
-        ask, own = build_spec(case, torch.float64, grad=True), subject.own(N)
+        spec, own = build_spec(case, torch.float64, grad=True), subject.kernel_weights(N)
         right = torch.autograd.gradcheck(
-            lambda *given, ask=ask, own=own: subject(list(given), ask, own), random_qkv(dtype=torch.float64),
+            lambda *given, spec=spec, own=own: subject(list(given), spec, own), random_qkv(dtype=torch.float64),
             raise_exception=False, fast_mode=True,
         )  # fmt: skip
         yield CaseResult(case, 0.0 if right else math.inf, 0.0)
@@ -143,13 +143,13 @@ def no_future(subject: KernelSubject) -> Iterator[CaseResult]:
         if refused:
             yield CaseResult(case, refused=refused)
             continue
-        ask, given, own = build_spec(case, grad=True), random_qkv(), subject.own(N)
-        out = real_queries(subject(given, ask, own), ask)[:, :, :now]
+        spec, given, own = build_spec(case, grad=True), random_qkv(), subject.kernel_weights(N)
+        out = real_queries(subject(given, spec, own), spec)[:, :, :now]
         yield CaseResult(
             case, max(float(x[:, :, now:].abs().max()) for x in random_gradients(out, given)), what="gradients"
         )
         other = [torch.cat([x[:, :, :now], x[:, :, now:].flip(1) + 1], 2).detach() for x in given]
-        yield CaseResult(case, max_difference(real_queries(subject(other, ask, own), ask)[:, :, :now], out), OUTPUT)
+        yield CaseResult(case, max_difference(real_queries(subject(other, spec, own), spec)[:, :, :now], out), OUTPUT)
 
 
 def ignores_padding(subject: KernelSubject) -> Iterator[CaseResult]:
@@ -157,10 +157,10 @@ def ignores_padding(subject: KernelSubject) -> Iterator[CaseResult]:
         if refused:
             yield CaseResult(case, refused=refused)
             continue
-        ask, given, own = build_spec(case, grad=True), random_qkv(), subject.own(N)
-        assert ask.k.is_real is not None
-        loud = [torch.where(ask.k.is_real[:, None, :, None], x, LOUD).detach() for x in given]
-        pair = [real_queries(subject(each, ask, own), ask) for each in (given, loud)]
+        spec, given, own = build_spec(case, grad=True), random_qkv(), subject.kernel_weights(N)
+        assert spec.k.is_real is not None
+        loud = [torch.where(spec.k.is_real[:, None, :, None], x, LOUD).detach() for x in given]
+        pair = [real_queries(subject(each, spec, own), spec) for each in (given, loud)]
         yield CaseResult(case, max_difference(*pair), OUTPUT)
 
 
@@ -169,10 +169,10 @@ def empty_rows_are_zero(subject: KernelSubject) -> Iterator[CaseResult]:
         if refused:
             yield CaseResult(case, refused=refused)
             continue
-        ask, given = build_spec(case, grad=True), random_qkv()
-        assert ask.k.is_real is not None
-        ask.k.is_real[1] = False
-        out = subject(given, ask)
+        spec, given = build_spec(case, grad=True), random_qkv()
+        assert spec.k.is_real is not None
+        spec.k.is_real[1] = False
+        out = subject(given, spec)
         finite = all(bool(x.isfinite().all()) for x in (out, *random_gradients(out, given)))
         yield CaseResult(case, max_difference(out[1], torch.zeros_like(out[1])) if finite else math.nan)
 
@@ -180,22 +180,26 @@ def empty_rows_are_zero(subject: KernelSubject) -> Iterator[CaseResult]:
 def grouped_heads(subject: KernelSubject) -> Iterator[CaseResult]:
     few = HEADS // 3
     for case, refused in cases(subject, ("full", "causal", "causal & window(3)", "window2d(2, 1)")):
-        refused = refused or refusal_of(lambda: subject.own(N, groups=few))
+        refused = refused or refusal_of(lambda: subject.kernel_weights(N, groups=few))
         if refused:
             yield CaseResult(case, refused=refused)
             continue
-        ask, (q, k, v), own = build_spec(case, grad=True), random_qkv(groups=few), subject.own(N, groups=few)
+        spec, (q, k, v), own = (
+            build_spec(case, grad=True),
+            random_qkv(groups=few),
+            subject.kernel_weights(N, groups=few),
+        )
         whole = [q, *(x.repeat_interleave(3, 1) for x in (k, v))]
-        yield CaseResult(case, max_difference(subject([q, k, v], ask, own), subject(whole, ask, own)), OUTPUT)
+        yield CaseResult(case, max_difference(subject([q, k, v], spec, own), subject(whole, spec, own)), OUTPUT)
 
 
 def is_repeatable(subject: KernelSubject) -> Iterator[CaseResult]:
     for case, refused in cases(subject, ("full", "causal", "causal & window(3)", "window2d(2, 1)")):
-        ask, given = build_spec(case, grad=True), random_qkv()
+        spec, given = build_spec(case, grad=True), random_qkv()
         yield (
             CaseResult(case, refused=refused)
             if refused
-            else CaseResult(case, max_difference(*(subject(given, ask) for _ in range(2))))
+            else CaseResult(case, max_difference(*(subject(given, spec) for _ in range(2))))
         )
 
 
@@ -204,13 +208,13 @@ def cached_equals_uncached(subject: KernelSubject) -> Iterator[CaseResult]:
     for mask in ("causal", "causal & window(3)"):
         with torch.no_grad():
             made: list[Tensor] = []
-            refused = refusal_of(lambda mask=mask, made=made: made.extend(subject.cached(x, mask, [5, 1, N - 6])))  # type: ignore[misc]
+            refused = refusal_of(lambda mask=mask, made=made: made.extend(subject.run_cached(x, mask, [5, 1, N - 6])))  # type: ignore[misc]
         yield CaseResult(mask, refused=refused) if refused else CaseResult(mask, max_difference(*made), GRADIENT)
 
 
-def real_queries(out: Tensor, ask: AttentionSpec) -> Tensor:
+def real_queries(out: Tensor, spec: AttentionSpec) -> Tensor:
     """The outputs of real queries: those of padding do not matter."""
-    return out if ask.q.is_real is None else out * ask.q.is_real[:, None, :, None]
+    return out if spec.q.is_real is None else out * spec.q.is_real[:, None, :, None]
 
 
 KERNEL_LAWS: dict[str, Callable[[KernelSubject], Iterator[CaseResult]]] = {

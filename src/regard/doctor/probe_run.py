@@ -106,7 +106,7 @@ class ProbeRun:
         """Whether what it came to are numbers."""
         return all(bool(weight.isfinite().all()) for weight in self.model.parameters())
 
-    def go(self, factors: list[float], progress: Callable[[str], object] | None = None) -> "ProbeRun":
+    def run(self, factors: list[float], progress: Callable[[str], object] | None = None) -> "ProbeRun":
         with track_peak_bytes(self.case.run.device) as held:
             for factor in factors[:SETTLED]:
                 self.step(factor)

@@ -96,19 +96,19 @@ class Engine:
 
     # ---------------------------------------------------------------- from any thread
 
-    def submit(self, asked: GenerationRequest, hear: TokenListener) -> RequestTicket:
+    def submit(self, request: GenerationRequest, hear: TokenListener) -> RequestTicket:
         """`hear` is called in the engine's thread, for each token and at the end; True from it means enough.
 
         ConfigError, DataError or QueueFull where the request cannot be taken.
         """
         self.admit()
-        ids = check_request(asked, self.model, self.max_context)
-        seed = randbits(32) if asked.c.seed is None else asked.c.seed
-        chooser = Sampler(asked.c, [ids], self.barred, ends=self.limits.ends, seed=seed, rules=[asked.rule],
+        ids = check_request(request, self.model, self.max_context)
+        seed = randbits(32) if request.c.seed is None else request.c.seed
+        chooser = Sampler(request.c, [ids], self.barred, ends=self.limits.ends, seed=seed, rules=[request.rule],
                           begin=self.limits.begin)  # fmt: skip
-        most = min(asked.c.max_new_tokens, self.max_context - len(ids) + 1)  # the last token is never read
+        most = min(request.c.max_new_tokens, self.max_context - len(ids) + 1)  # the last token is never read
         ticket = RequestTicket(
-            asked=asked, on_token=hear, chooser=chooser, seed=seed, ids=ids, most=most, ring=self.line.ring
+            asked=request, on_token=hear, chooser=chooser, seed=seed, ids=ids, most=most, ring=self.line.ring
         )
         with self.line.condition:
             self.check_open()
@@ -180,11 +180,11 @@ class Engine:
         except BaseException as problem:
             future.set_exception(problem)
 
-    def abandon(self, told: TokenEvent) -> None:
+    def abandon(self, event: TokenEvent) -> None:
         """Nothing that is here goes on."""
         while self.jobs:
             self.jobs.popleft()[0].cancel()
-        self.steps.abandon(told)
+        self.steps.abandon(event)
 
     # ---------------------------------------------------------------- in a thread
 
@@ -255,18 +255,18 @@ def check_engine(model: Model, **numbers: int) -> None:
             raise config.ConfigError(f"{name}: {numbers[name]} is too few; this model takes {lowest} or more")
 
 
-def check_request(asked: GenerationRequest, model: Model, capacity: int) -> tuple[int, ...]:
+def check_request(request: GenerationRequest, model: Model, capacity: int) -> tuple[int, ...]:
     """The prompt as it is read, of a request that can be done."""
-    ids, c, vocab = tuple(id for id in asked.ids if id != model.c.embed.pad_id), asked.c, model.head.out_features
+    ids, c, vocab = tuple(id for id in request.ids if id != model.c.embed.pad_id), request.c, model.head.out_features
     check_prompts(model, [ids])
     if len(ids) > capacity:
         raise config.DataError(f"prompt: {len(ids)} tokens, and texts of {capacity} are read here; shorten it, or give "
                                "the engine a larger max_context")  # fmt: skip
-    if not 0 <= asked.logprobs <= vocab:  # type: ignore[operator]
-        raise config.ConfigError(f"logprobs: {asked.logprobs} others are not between 0 and the {vocab} there are")
+    if not 0 <= request.logprobs <= vocab:  # type: ignore[operator]
+        raise config.ConfigError(f"logprobs: {request.logprobs} others are not between 0 and the {vocab} there are")
     if c.stop:
         raise config.ConfigError("stop: strings stop texts, and an engine speaks in ids; ask through TextEngine")
-    if asked.rule is None and (c.regex or c.json_schema) is not None:
+    if request.rule is None and (c.regex or c.json_schema) is not None:
         raise config.ConfigError(f"{'json_schema' if c.regex is None else 'regex'}: an engine in ids needs its rule as "
                                  "well (structured_output.build_constraint); or ask through TextEngine")  # fmt: skip
     return ids

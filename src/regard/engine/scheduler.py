@@ -159,21 +159,21 @@ class Scheduler:
         ticket.problem = problem
         self.notify(ticket, TokenEvent(None, reason="error", problem=error_sentence(problem)))
 
-    def notify(self, ticket: RequestTicket, told: TokenEvent) -> None:
+    def notify(self, ticket: RequestTicket, event: TokenEvent) -> None:
         """Let it hear; and let it go if that was the last, or enough, or if it cannot hear.
 
         With the last event the slot is free before it is heard: a client that has its answer is not counted as running.
         """
-        if told.reason is not None:
+        if event.reason is not None:
             self.free_slot(ticket)
         try:
-            enough = ticket.on_token(told if told.reason is None else replace(told, cached=ticket.cached))
+            enough = ticket.on_token(event if event.reason is None else replace(event, cached=ticket.cached))
         except Exception as problem:
-            ticket.problem, told = problem, TokenEvent(None, reason="error")
+            ticket.problem, event = problem, TokenEvent(None, reason="error")
         else:
-            told = TokenEvent(None, reason="stop") if enough and told.reason is None else told
-        if told.reason is not None:
-            self.release(ticket, told.reason)
+            event = TokenEvent(None, reason="stop") if enough and event.reason is None else event
+        if event.reason is not None:
+            self.release(ticket, event.reason)
 
     def release(self, ticket: RequestTicket, reason: str) -> None:
         """Free what it had, at once."""
@@ -192,7 +192,7 @@ class Scheduler:
                 self.nursery.forget(one)
             self.slots.leave(row)
 
-    def abandon(self, told: TokenEvent) -> None:
+    def abandon(self, event: TokenEvent) -> None:
         """End all requests."""
         for ticket in (*self.line.waiting_tickets(), *self.rows):
-            self.notify(ticket, told)
+            self.notify(ticket, event)

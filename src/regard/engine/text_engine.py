@@ -163,24 +163,24 @@ class ChunkListener:
         self.tokens: list[TokenLogprob] = []
         self.made = 0
 
-    def __call__(self, told: TokenEvent) -> bool:
+    def __call__(self, event: TokenEvent) -> bool:
         """True when the text is over."""
-        if told.id is not None:
-            self.tokens.append(self.answers.token(told.id, told.logprob, told.others))
+        if event.id is not None:
+            self.tokens.append(self.answers.token(event.id, event.logprob, event.others))
             self.made += 1
-        text = self.text(told)
-        reason = "stop" if self.voice.stopped else told.reason
-        usage = None if reason is None else TokenUsage(self.prompt, told.cached, self.made)
+        text = self.text(event)
+        reason = "stop" if self.voice.stopped else event.reason
+        usage = None if reason is None else TokenUsage(self.prompt, event.cached, self.made)
         if text or reason is not None:
             tokens, self.tokens = tuple(self.tokens), []
-            self.hear(CompletionChunk(text, tokens, reason, usage, told.problem))
+            self.hear(CompletionChunk(text, tokens, reason, usage, event.problem))
         return reason is not None
 
-    def text(self, told: TokenEvent) -> str:
+    def text(self, event: TokenEvent) -> str:
         """What has become certain by this. Of a text that was broken off, what was held back stays so."""
-        text = "" if told.id is None or told.reason == "eos" else self.voice.append(self.voice.stream.put(told.id))
-        if not self.voice.stopped and told.reason in ("eos", "length"):
-            text += self.voice.finish("eos" if told.reason == "eos" else "length", 0.0)
+        text = "" if event.id is None or event.reason == "eos" else self.voice.append(self.voice.stream.put(event.id))
+        if not self.voice.stopped and event.reason in ("eos", "length"):
+            text += self.voice.finish("eos" if event.reason == "eos" else "length", 0.0)
         return text
 
 

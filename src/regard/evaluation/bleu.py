@@ -56,18 +56,21 @@ def import_sacrebleu() -> Any:
 
 
 def score_translations(
-    sources: Sequence[str], said: Sequence[str], meant: Sequence[str], how: TranslationScoring | None = None
+    sources: Sequence[str],
+    translations: Sequence[str],
+    references: Sequence[str],
+    scoring: TranslationScoring | None = None,
 ) -> TranslationScores:
     """What was said for each source against what was meant; grouped as well if asked for."""
-    how = how or TranslationScoring()
-    found = compute_scores(said, [[each] for each in meant], how)
-    if not how.by_group:
+    scoring = scoring or TranslationScoring()
+    found = compute_scores(translations, [[each] for each in references], scoring)
+    if not scoring.by_group:
         return found
     right: dict[str, list[str]] = {}
-    for source, each in zip(sources, meant, strict=True):
+    for source, each in zip(sources, references, strict=True):
         right.setdefault(source, []).append(each)
-    told = dict(zip(sources, said, strict=True))
-    grouped = compute_scores(list(told.values()), list(right.values()), how)
+    told = dict(zip(sources, translations, strict=True))
+    grouped = compute_scores(list(told.values()), list(right.values()), scoring)
     return TranslationScores(found.scores | by_group(grouped.scores), found.signatures | by_group(grouped.signatures))
 
 
@@ -75,13 +78,15 @@ def by_group(named: dict[str, Value]) -> dict[str, Value]:
     return {f"grouped {name}": value for name, value in named.items()}
 
 
-def compute_scores(said: Sequence[str], meant: Sequence[Sequence[str]], how: TranslationScoring) -> TranslationScores:
+def compute_scores(
+    translations: Sequence[str], references: Sequence[Sequence[str]], scoring: TranslationScoring
+) -> TranslationScores:
     """Each text against all that are right for it."""
-    library, most = import_sacrebleu(), max(map(len, meant))
-    streams = [[right[place] if place < len(right) else None for right in meant] for place in range(most)]
+    library, most = import_sacrebleu(), max(map(len, references))
+    streams = [[right[place] if place < len(right) else None for right in references] for place in range(most)]
     ways = {  # force: how texts look when they are in words already is no news to a caller that set it
-        "bleu": library.BLEU(lowercase=how.lowercase, tokenize=how.bleu_tokenize, force=True),
-        "chrf": library.CHRF(lowercase=how.lowercase),
+        "bleu": library.BLEU(lowercase=scoring.lowercase, tokenize=scoring.bleu_tokenize, force=True),
+        "chrf": library.CHRF(lowercase=scoring.lowercase),
     }
-    scores = {name: float(way.corpus_score(said, streams).score) for name, way in ways.items()}
+    scores = {name: float(way.corpus_score(translations, streams).score) for name, way in ways.items()}
     return TranslationScores(scores, {name: str(way.get_signature()) for name, way in ways.items()})

@@ -68,8 +68,9 @@ Source = str | tuple[str, ...] | config.Data
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """How good the answers were. `rows` were asked, or a text of so many `bytes`; `more` is what else there is to know:
-    the signatures of BLEU and chrF, and which classes were taken for which.
+    """Scores of a model on data: of so many `rows`, or of a text of so many `bytes`.
+
+    `extras` are the signatures of BLEU and chrF, and the confusion matrix of classes.
     """
 
     data: str
@@ -77,7 +78,7 @@ class EvaluationResult:
     score: ValidationScore
     rows: int | None = None
     bytes: int | None = None
-    more: dict[str, Any] = field(default_factory=dict)
+    extras: dict[str, Any] = field(default_factory=dict)
 
     @property
     def loss(self) -> float:
@@ -98,13 +99,13 @@ class EvaluationResult:
             said["bits_per_byte"] = bits_per_byte(score.sum, self.bytes) if self.bytes else float("nan")
         said |= score.scores
         counts = {"rows": self.rows, "tokens": score.count if words else None, "bytes": self.bytes}
-        return script_keys(said | {name: count for name, count in counts.items() if count is not None} | self.more)
+        return script_keys(said | {name: count for name, count in counts.items() if count is not None} | self.extras)
 
 
-def script_keys(said: Mapping[str, Any]) -> dict[str, Any]:
+def script_keys(raw: Mapping[str, Any]) -> dict[str, Any]:
     """Names in one word, for scripts; those of classes stay as they are."""
     return {
-        name.replace(" ", "_"): script_keys(value) if name == "signatures" else value for name, value in said.items()
+        name.replace(" ", "_"): script_keys(value) if name == "signatures" else value for name, value in raw.items()
     }
 
 
@@ -145,12 +146,12 @@ def evaluate(
     )
     if asked.task.kind not in (*INPUT_READERS, *IMAGE_TEXT_READERS) and not isinstance(asked.task, config.NextToken):
         made = exam.evaluate_rows(each, how)
-        return replace(made, more=made.more | which)
+        return replace(made, extras=made.extras | which)
     if each is not None:
         what = "a text" if isinstance(asked.task, config.NextToken) else f"task {asked.task.kind!r}"
         raise ConfigError(f"{what} has no rows to tell of one by one: it is asked everywhere; leave out --out (each)")
     made = exam.text() if isinstance(asked.task, config.NextToken) else exam.evaluate_text(recipe, name)
-    return replace(made, more=made.more | which)
+    return replace(made, extras=made.extras | which)
 
 
 def best_checkpoint_note(run: Path, folder: Path) -> dict[str, str]:
@@ -178,7 +179,7 @@ def scoring_settings(settings: dict[str, Any], task: config.Task) -> Translation
         name = next(iter(settings)).replace("_", "-")
         raise ConfigError(f"{name}: for translations alone, and what is asked here is {task.kind!r}; leave it out")
     if isinstance(task, config.Translation):
-        import_sacrebleu()  # before anybody waits for translations
+        import_sacrebleu()  # before translations are made, which take minutes
     return config.from_dict(TranslationScoring, settings)
 
 
@@ -249,7 +250,7 @@ class Evaluator:
                               "run was "
                               f"trained on all but the last {part:g} of them{alone}")  # fmt: skip
 
-    def evaluate_rows(self, each: RowCallback | None, how: TranslationScoring) -> EvaluationResult:
+    def evaluate_rows(self, each: RowCallback | None, scoring: TranslationScoring) -> EvaluationResult:
         """Everything else: record by record."""
         task, found, tally = build_objective(self.model, self.asked.task), self.tables(), BadRecordPolicy()
 
@@ -267,14 +268,16 @@ class Evaluator:
         if isinstance(task, tasks.MaskedLM) and task.c.next_sentence:
             some = next_sentence_rows(list(some), task)
         ask = (self.model, task, some, each, self.voice.progress)
-        marks = TranslationScorer(*ask, how=how) if isinstance(task, tasks.Translation) else (
+        marks = TranslationScorer(*ask, scoring=scoring) if isinstance(task, tasks.Translation) else (
             AnswerScorer(*ask) if isinstance(task, tasks.QuestionAnswering) else RowScorer(*ask))  # fmt: skip
         name = ("" if self.share is None else f"{self.share:g} of ") + name_sources([table.name for table in found])
         score = scored(self.model, marks.batches(), task)
         if not marks.count:
             raise DataError(f"{name}: no records to ask; name a source that has some")
         self.report(name, marks, tally)
-        return EvaluationResult(name, task.c, replace(score, scores=marks.scores), rows=marks.count, more=marks.more)
+        return EvaluationResult(
+            name, task.c, replace(score, scores=marks.scores), rows=marks.count, extras=marks.extras
+        )
 
     def tables(self) -> list[RecordSource]:
         data = self.asked.data

@@ -91,9 +91,9 @@ def next_sentence_rows(documents: Sequence[ScoredRow], task: tasks.MaskedLM) -> 
 
 
 class RowScorer:
-    """Asks a model, row after row: to take the `batches`, which the loss is made of, is to ask.
+    """Predictions of a model for rows, beside what they should be; they are made while `batches` is iterated.
 
-    Kinds that are not answered a batch at a time say in `settled` how they are.
+    Tasks that are not answered a batch at a time override `finalize`.
     """
 
     columns: ClassVar[tuple[str, ...]] = ("input", "input_pair", "text", "words")  # settings that name what is shown
@@ -125,27 +125,30 @@ class RowScorer:
 
     def predict(self, batch: TaskBatch) -> Iterable[tuple[Any, Any]]:
         """(said, meant) of each row of a batch."""
-        said, meant = self.task.answers(self.model, batch_to_device(batch, self.device)), self.task.expected(batch)
+        said, meant = (
+            self.task.answers(self.model, batch_to_device(batch, self.device)),
+            self.task.expected_answers(batch),
+        )
         return zip(outputs_by_row(self.task, said, batch), outputs_by_row(self.task, meant, batch), strict=True)
 
-    def finalize(self, portion: Sequence[ScoredRow], told: list[Any]) -> Iterable[tuple[Any, Any]]:
+    def finalize(self, portion: Sequence[ScoredRow], answers: list[Any]) -> Iterable[tuple[Any, Any]]:
         """(said, meant) of each row of a portion."""
-        return told
+        return answers
 
-    def note(self, row: ScoredRow, said: Any, meant: Any) -> None:
-        self.said.append(said)
-        self.meant.append(meant)
+    def note(self, row: ScoredRow, prediction: Any, label: Any) -> None:
+        self.said.append(prediction)
+        self.meant.append(label)
         cut = self.loss(row)
         self.count, self.cut, self.shortened = self.count + 1, self.cut + cut, self.shortened + (cut > 0)
         if self.each is not None:
-            self.each({"where": row.record.where, "asked": self.displayed(row.record), "said": self.decode(said),
-                       "expected": self.decode(meant)})  # fmt: skip
+            self.each({"where": row.record.where, "asked": self.displayed_columns(row.record),
+                       "said": self.decode(prediction), "expected": self.decode(label)})  # fmt: skip
 
     def loss(self, row: ScoredRow) -> int:
         """Tokens of a row that did not fit."""
         return int(row.example.get("cut", 0))
 
-    def displayed(self, record: Record) -> RowOutput:
+    def displayed_columns(self, record: Record) -> RowOutput:
         """The columns that were read."""
         names = (getattr(self.task.c, name, None) for name in self.columns)
         return {name: to_json_value(record[name]) for name in names if name is not None}
@@ -168,7 +171,7 @@ class RowScorer:
         return self.task.score(tasks.join_outputs(self.said), tasks.join_outputs(self.meant))
 
     @property
-    def more(self) -> RowOutput:
+    def extras(self) -> RowOutput:
         """What else there is to know: which classes were taken for which."""
         if not isinstance(self.task.c, config.Classification):
             return {}

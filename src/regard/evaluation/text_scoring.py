@@ -25,7 +25,7 @@ class AnswerScorer(RowScorer):
     def predict(self, batch: TaskBatch) -> Iterable[tuple[Any, Any]]:
         return ()  # a batch has one window of each text
 
-    def finalize(self, portion: Sequence[ScoredRow], told: list[Any]) -> Iterable[tuple[Any, Any]]:
+    def finalize(self, portion: Sequence[ScoredRow], answers: list[Any]) -> Iterable[tuple[Any, Any]]:
         assert self.model.tokenizer is not None
         windows = [(place, window) for place, row in enumerate(portion)
                    for window in self.task.windows(row.record, self.model.tokenizer)]  # fmt: skip
@@ -36,7 +36,7 @@ class AnswerScorer(RowScorer):
             found[place].append(answer)
         for row, some in zip(portion, found, strict=True):
             best = max(some, key=lambda each: each.score)
-            yield row.record[self.task.c.context][best.start : best.stop], self.marked(row, some)
+            yield row.record[self.task.c.context][best.start : best.stop], self.score_answer(row, some)
 
     def spans(self, windows: list[TaskExample]) -> list[Any]:
         batch = self.task.collate(windows, data.seeded_generator(0))
@@ -48,9 +48,9 @@ class AnswerScorer(RowScorer):
         room = (self.task.rows.length - len(self.task.specials.pair)) // 2
         return max(0, len(self.model.tokenizer.encode(str(row.record[self.task.c.question]))) - room)
 
-    def marked(self, row: ScoredRow, found: list[AnswerSpan]) -> tuple[list[str], dict[str, float]]:
+    def score_answer(self, row: ScoredRow, found: list[AnswerSpan]) -> tuple[list[str], dict[str, float]]:
         """What is right, and how right the answer is."""
-        return self.task.right(row.record), self.task.squad([found], [row.record])
+        return self.task.right_answers(row.record), self.task.squad([found], [row.record])
 
     def decode(self, answers: Any) -> Any:
         return answers if isinstance(answers, str) else answers[0]
@@ -68,17 +68,17 @@ class TranslationScorer(RowScorer):
     columns = ("source",)
     task: tasks.Translation
 
-    def __init__(self, *asked: Any, how: TranslationScoring | None = None, **more: Any) -> None:
-        super().__init__(*asked, **more)
-        self.how, self.translator = how or TranslationScoring(), Translator(self.model)
+    def __init__(self, *args: Any, scoring: TranslationScoring | None = None, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.how, self.translator = scoring or TranslationScoring(), Translator(self.model)
         self.sources: list[str] = []
 
     def predict(self, batch: TaskBatch) -> Iterable[tuple[Any, Any]]:
         return ()
 
-    def finalize(self, portion: Sequence[ScoredRow], told: list[Any]) -> Iterable[tuple[Any, Any]]:
+    def finalize(self, portion: Sequence[ScoredRow], answers: list[Any]) -> Iterable[tuple[Any, Any]]:
         """A source that stands there several times is translated once."""
-        sources = {str(row.record[self.task.c.source]): self.laid(row) for row in portion}
+        sources = {str(row.record[self.task.c.source]): self.encode_source(row) for row in portion}
         texts, c = list(sources), beam_search_params(self.how.search)
 
         def run(some: list[str]) -> list[str]:
@@ -92,7 +92,7 @@ class TranslationScorer(RowScorer):
             self.sources.append(source)
             yield found[source], str(row.record[self.task.c.target])
 
-    def laid(self, row: ScoredRow) -> list[int]:
+    def encode_source(self, row: ScoredRow) -> list[int]:
         """A source in ids as training lays it out; what is too long is cut, and told at the end."""
         return [*self.task.opening, *row.example["source"], *self.task.closing]
 
@@ -100,14 +100,14 @@ class TranslationScorer(RowScorer):
         return answers
 
     @cached_property
-    def judged(self) -> TranslationScores:
+    def translation_scores(self) -> TranslationScores:
         return score_translations(self.sources, self.said, self.meant, self.how)
 
     @property
     def scores(self) -> dict[str, float]:
         """In percent; `exact` are those that are right to the last letter."""
-        return self.judged.scores | {"exact": 100 * accuracy(self.said, self.meant)}
+        return self.translation_scores.scores | {"exact": 100 * accuracy(self.said, self.meant)}
 
     @property
-    def more(self) -> RowOutput:
-        return {"signatures": self.judged.signatures}
+    def extras(self) -> RowOutput:
+        return {"signatures": self.translation_scores.signatures}

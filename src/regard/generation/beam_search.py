@@ -97,7 +97,7 @@ def beam_search(
         while beams.step(logits, look):
             reorder_cache(cache, beams.rows, longest, beams.alike)
             logits = last_token_logits(model, beams.last, linear_into(logits), cache=cache)
-    found = beams.found()
+    found = beams.hypotheses()
     if not all(found):
         raise config.ConfigError(NOTHING_ALLOWED)
     return found
@@ -176,15 +176,15 @@ class BeamSearch:
         total = logsumexp_rows(logits)
         self.sound &= total.isfinite().all()
         if self.c.repetition_penalty != 1 or self.c.no_repeat_ngram_size is not None or self.added is not None:
-            logits, total = self.priced(logits - total), torch.zeros_like(total)
+            logits, total = self.adjust_log_probs(logits - total), torch.zeros_like(total)
         logits.index_fill_(1, self.shut, -torch.inf)
         if self.made == 0:
             logits.index_fill_(1, self.unfit, -torch.inf)
         if self.made < self.c.min_new_tokens:
             logits.index_fill_(1, self.ends, -torch.inf)
-        return self.forced(logits, total.to(self.logs.dtype))
+        return self.force_tokens(logits, total.to(self.logs.dtype))
 
-    def priced(self, logs: Tensor) -> Tensor:  # (B·W, V), or (B, V) after the prompts
+    def adjust_log_probs(self, logs: Tensor) -> Tensor:  # (B·W, V), or (B, V) after the prompts
         """What is likelier or dearer by the settings: log p changes, not the logits, as `transformers` has it."""
         logs = logs if self.added is None else logs + self.added
         alive = len(logs) // len(self.most)
@@ -196,7 +196,7 @@ class BeamSearch:
             logs = logs.masked_fill(repeated_ngrams(texts, self.c.no_repeat_ngram_size, logs.shape[1]), -torch.inf)
         return logs
 
-    def forced(self, logits: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
+    def force_tokens(self, logits: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
         """A text that must begin with a certain token does, and one that is cut short ends with a certain one."""
         first, last = self.limits.first, self.limits.last
         if first is not None and self.made == 0:
@@ -206,14 +206,14 @@ class BeamSearch:
         full = (self.most == self.made + 1).repeat_interleave(len(logits) // len(self.most))[:, None]
         return torch.where(full, force_token(logits, last), logits), total.masked_fill(full, 0)
 
-    def keep(self, logs: Tensor, said: Tensor, over: Tensor) -> None:
+    def keep(self, logs: Tensor, texts: Tensor, over: Tensor) -> None:
         """Candidates that end here and are among the W likeliest join the ended; the W best by score stay."""
         ending = over & self.open[:, None]
         ending[:, self.c.num_beams :] = False
         scores = (logs / self.made**self.c.length_penalty).masked_fill(~ending, -torch.inf)
         lengths = torch.full_like(over, self.made, dtype=torch.long)
         self.scores, best = torch.cat([self.scores, scores], 1).topk(self.c.num_beams)
-        self.ended = gather_beams(torch.cat([self.ended, said], 1), best)
+        self.ended = gather_beams(torch.cat([self.ended, texts], 1), best)
         self.lengths = torch.cat([self.lengths, lengths], 1).gather(1, best)
 
     def hopeful(self) -> Tensor:  # (B,)
@@ -225,7 +225,7 @@ class BeamSearch:
         length = self.most if at_best else torch.full_like(self.most, self.made)
         return alive & (self.logs[:, 0] / length.to(self.logs.dtype) ** self.c.length_penalty > worst)
 
-    def found(self) -> list[list[BeamHypothesis]]:
+    def hypotheses(self) -> list[list[BeamHypothesis]]:
         tables = (self.scores.tolist(), self.lengths.tolist(), self.ended.tolist())
         every = [[BeamHypothesis(tuple(ids[:length]), score) for score, length, ids in zip(*row, strict=True)]
                  for row in zip(*tables, strict=True)]  # fmt: skip

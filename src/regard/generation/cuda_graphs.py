@@ -29,12 +29,12 @@ from regard.generation.logits_process import NOT_FINITE, greedy_tokens
 from regard.gpu import decode_step
 from regard.models.heads import last_token_logits
 
-MIN_STEPS = 16  # tokens to come, for fewer of which nothing is captured
+# Fewer tokens to come are not worth a capture: it takes some 50 ms (124 M parameters, one H200), and a step that is
+# launched from Python 5 ms and more, of which a replay saves nearly all.
+MIN_STEPS = 16
 GRAPH_DEVICES = ["cuda"]  # elsewhere a step may be taken ahead as well, but nothing is gained
-MAX_IDLE_GRAPHS, SHARE = (
-    2,
-    1 / 20,
-)  # graphs of a model that wait for the next session; what a cache may be of all memory
+MAX_IDLE_GRAPHS = 2  # graphs of a model that wait for the next session; each holds a cache, so they are few
+SHARE = 1 / 20  # of the GPU's memory: a larger cache is freed with its session
 
 FUSED = decode_step.FusedDecodeRunner()  # blocks in the kernels of `regard.gpu`, which also take the cache slots
 UNCAPTURABLE: "weakref.WeakSet[nn.Module]" = weakref.WeakSet()  # models whose steps cannot be captured
@@ -49,10 +49,10 @@ class DecodeGraph:
 
     def __init__(self, model: Transformer, cache: KVCache) -> None:
         rows, device = len(cache.length), cache.length.device
-        make_contiguous(model)
+        make_contiguous(model)  # before the addresses are read, which it may change
         self.cache, self.weights, self.readings = cache, weight_addresses(model), PrefillGraphs(cache)
-        # A replay reads these addresses. Holding the parameters keeps their memory from being freed and used again when
-        # the model gets others; `take_idle_graph` drops such a graph.
+        # A replay reads these addresses, whatever lies there. Holding the parameters keeps their memory from being
+        # freed and used again when the model gets others; `take_idle_graph` drops such a graph.
         self.kept = list(model.parameters())
         self.ids = torch.zeros(rows, 1, dtype=torch.long, device=device)
         vocab: Any = model.head.out_features
@@ -89,6 +89,7 @@ class DecodeGraph:
         runner = FUSED if type(model.trunk) is Trunk else None  # a trunk of another class keeps its own way
         self.logits = last_token_logits(model, self.ids, decode_step.decode_linear, cache=self.cache, runner=runner)
         if decode_step.has_kernels(self.logits):
+            # writes `ids` as well, inside the graph: the next replay needs no number from the host
             self.tokens = decode_step.greedy_token(self.logits, self.barred, self.ids, NOT_FINITE)
         else:
             self.tokens = greedy_tokens(self.logits, self.barred)
@@ -175,12 +176,14 @@ def undo_last_token(cache: KVCache) -> None:
 def take_idle_graph(model: Transformer, rows: int, capacity: int, reach: int) -> DecodeGraph | None:
     """An idle graph for such a cache, its cache emptied. Graphs of weights that were replaced or moved are dropped."""
     waiting, now = IDLE_GRAPHS.get(model, []), weight_addresses(model)
+    # an optimizer writes weights in place, so addresses stay and the graph is right; load_state_dict(assign=True),
+    # .to() and adapters make others
     waiting[:] = [one for one in waiting if one.weights == now]
     for one in waiting:
         cache = one.cache
         if (len(cache.length), cache.capacity, cache.reach) == (rows, capacity, reach):
             waiting.remove(one)
-            for table in cache.tables():
+            for table in cache.tables():  # zeroed in place: another tensor would have another address
                 table.zero_()
             cache.used, cache.fresh = 0, True
             return one
@@ -192,7 +195,7 @@ def make_contiguous(model: nn.Module) -> None:
     """Every weight row by row, as the kernels read it: one that came from a CPU may be transposed, as it was stored."""
     for each in model.parameters():
         if not each.is_contiguous():
-            each.data = each.data.contiguous()
+            each.data = each.data.contiguous()  # the Parameter stays: ties, optimizers and hooks hold it
 
 
 def device_memory(device: torch.device) -> float:
@@ -220,8 +223,8 @@ def restore_cache_after(cache: KVCache) -> Iterator[None]:
         cache.used = used
 
 
-MOST = 8192  # tokens in all rows that are worth it: of more, reading takes longer than launching
-MAX_PREFILL_SHAPES = 8  # those used last
+MOST = 8192  # tokens in all rows: a longer prefill is bound by its arithmetic, and launches hide behind it
+MAX_PREFILL_SHAPES = 8  # those used last; each graph keeps the activations of its prompts in the pool
 
 Shape = tuple[int, bool]  # tokens of a row, and whether some may be padding
 
@@ -231,7 +234,7 @@ class PrefillGraphs:
 
     def __init__(self, cache: KVCache) -> None:
         self.cache, self.able = cache, True
-        self.known: dict[Shape, PrefillGraph | None] = {}  # None: it came once
+        self.known: dict[Shape, PrefillGraph | None] = {}  # None: it came once; in order of use, the oldest first
         self.pool: Any = None  # memory that all share, since one is replayed at a time
 
     def read(self, model: Transformer, ids: Tensor, real: Tensor | None) -> Tensor:  # (B, N) -> (B, V)
@@ -263,7 +266,8 @@ class PrefillGraphs:
             warn_not_captured("prompt", problem)
             return None
         finally:
-            self.cache.used, self.cache.fresh = 0, True  # a capture counts in Python and computes nothing
+            # a capture runs the Python of the model, which counts tokens, and no kernel, which would store them
+            self.cache.used, self.cache.fresh = 0, True
 
 
 class PrefillGraph:
@@ -294,5 +298,5 @@ class PrefillGraph:
 def warn_not_captured(what: str, problem: RuntimeError) -> None:
     """Warn: what cannot be captured is computed kernel by kernel all the same."""
     why = str(problem).splitlines()[0]
-    warnings.warn(f"a {what} of this model cannot be recorded ({why}); it runs loop by loop, which is slower",
-                  stacklevel=6)  # fmt: skip
+    warnings.warn(f"a {what} of this model cannot be captured ({why}); its kernels are launched one by one, which is "
+                  "slower", stacklevel=6)  # fmt: skip

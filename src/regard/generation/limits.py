@@ -25,10 +25,10 @@ FREE = (config.SinusoidalPosition,)
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationLimits:
-    """`context` tokens are read at once, ids below `known` are said, and a row is over after one of the `ends`.
+    """Limits of generation by the model: `context` tokens at once, ids below `known`, `ends` as end tokens.
 
-    Some ids are `never` said, and some not as the first token (`begin`). What a search finds begins with the id `first`
-    and, cut short, ends with `last`.
+    Ids in `never` are barred, those in `begin` as the first token. Texts of a beam search begin with the id `first`
+    and, cut short, end with `last`.
     """
 
     context: int | None = None
@@ -103,7 +103,7 @@ def probe_cache(model: Transformer) -> KVCache:
         raise config.ConfigError(f"head.kind: {model.c.head.kind!r} makes no words; a model that writes has 'lm'")
     try:
         return model.cache(1, 1)
-    except ValueError as problem:
+    except config.ConfigError as problem:
         raise config.ConfigError(f"this model does not write from left to right: {problem}") from problem
 
 

@@ -136,9 +136,10 @@ ELSE = {
 class GenerationDefaults:
     """Defaults of generation, as generation_config.json has them.
 
-    `drawn` and `found` are settings of SamplingParams and BeamSearchParams. `most` and `least` tokens are made, or
-    `most_whole` and `least_whole` with those before them. A text begins with the id `first`; cut short, it ends with
-    `last`; `never` are not generated, `unfit` not at once, `ends` end it, and `begin` stands before a target.
+    `sampling` and `beam_search` are settings of SamplingParams and BeamSearchParams. `most` and `least` bound the new
+    tokens, `most_whole` and `least_whole` those of the prompt as well. `forced_bos` begins a text and `forced_eos` ends
+    one that is cut short; `begin_suppress_ids` are barred as the first token; `ends` are end tokens, and `begin` is the
+    decoder start token.
     """
 
     sampling: dict[str, Any] = field(default_factory=dict)
@@ -172,15 +173,15 @@ class GenerationDefaults:
 NO_DEFAULTS = GenerationDefaults()
 
 
-def read_generation_config(folder: Path, said: Mapping[str, Any]) -> GenerationDefaults:
-    """What a folder says; `said` is its config.json."""
+def read_generation_config(folder: Path, model_config: Mapping[str, Any]) -> GenerationDefaults:
+    """What a folder says; `model_config` is its config.json."""
     from regard.files.content_cache import read_json_object
     from regard.hub.families.hf_config import HFConfig
     from regard.hub.validate import own_file
 
     path = folder / NAME
     told = read_json_object(own_file(folder, NAME)) if path.is_file() else None
-    theirs = HFConfig(said, str(folder / "config.json")) if told is None else HFConfig(told, str(path))
+    theirs = HFConfig(model_config, str(folder / "config.json")) if told is None else HFConfig(told, str(path))
     never, several_banned = banned_ids(theirs)
     bias, several_nudged = sequence_bias(theirs)
     unheard = optional_count(theirs, "num_beams") not in (None, 1) and theirs.get(
@@ -206,77 +207,77 @@ def read_generation_config(folder: Path, said: Mapping[str, Any]) -> GenerationD
     )
 
 
-def sampling_defaults(theirs: Any) -> dict[str, Any]:
+def sampling_defaults(hf: Any) -> dict[str, Any]:
     """Settings of SamplingParams; those of chance only with do_sample."""
     told: dict[str, Any] = {}
-    if theirs.get_bool("do_sample", False):
+    if hf.get_bool("do_sample", False):
         names = {"temperature": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p",
                  "typical_p": "typical_p"}  # fmt: skip
-        told |= {ours: theirs.get_float(name) for name, ours in names.items() if theirs.get(name) not in (None, 0)}
+        told |= {ours: hf.get_float(name) for name, ours in names.items() if hf.get(name) not in (None, 0)}
     if "top_k" in told:
         told["top_k"] = int(told["top_k"])
-    stops = theirs.get("stop_strings") or []
+    stops = hf.get("stop_strings") or []
     stops = [stops] if isinstance(stops, str) else stops
     if not isinstance(stops, list) or not all(isinstance(stop, str) and stop for stop in stops):
-        raise theirs.wrong("stop_strings", "expected a string, or a list of them")
+        raise hf.error("stop_strings", "expected a string, or a list of them")
     return told | ({"stop": tuple(stops)} if stops else {})
 
 
-def repetition_defaults(theirs: Any) -> dict[str, Any]:
+def repetition_defaults(hf: Any) -> dict[str, Any]:
     """Settings that SamplingParams and BeamSearchParams share."""
-    penalty, size = theirs.get_float("repetition_penalty", 1.0), optional_count(theirs, "no_repeat_ngram_size")
+    penalty, size = hf.get_float("repetition_penalty", 1.0), optional_count(hf, "no_repeat_ngram_size")
     return {
         **({"repetition_penalty": penalty} if penalty != 1 else {}),
         **({"no_repeat_ngram_size": size} if size else {}),
     }
 
 
-def beam_defaults(theirs: Any) -> dict[str, Any]:
+def beam_defaults(hf: Any) -> dict[str, Any]:
     """Settings of BeamSearchParams."""
     told: dict[str, Any] = {}
-    if theirs.get("num_beams") is not None:
-        told["num_beams"] = theirs.get_int("num_beams")
+    if hf.get("num_beams") is not None:
+        told["num_beams"] = hf.get_int("num_beams")
         if told["num_beams"] > MOST_BEAMS:
-            raise theirs.wrong("num_beams", f"expected at most {MOST_BEAMS}, as each takes a cache of its own; mend it")
-    if theirs.get("length_penalty") is not None:
-        told["length_penalty"] = theirs.get_float("length_penalty")
-    if (early := theirs.get("early_stopping")) in (True, False, "never") and early is not None:
+            raise hf.error("num_beams", f"expected at most {MOST_BEAMS}, as each takes a cache of its own; mend it")
+    if hf.get("length_penalty") is not None:
+        told["length_penalty"] = hf.get_float("length_penalty")
+    if (early := hf.get("early_stopping")) in (True, False, "never") and early is not None:
         told["early_stopping"] = early
     return told
 
 
-def optional_count(theirs: Any, key: str) -> int | None:
-    return None if theirs.get(key) in (None, 0) else theirs.get_int(key)
+def optional_count(hf: Any, key: str) -> int | None:
+    return None if hf.get(key) in (None, 0) else hf.get_int(key)
 
 
-def optional_id(theirs: Any, key: str) -> int | None:
-    found = id_list(theirs, key)
+def optional_id(hf: Any, key: str) -> int | None:
+    found = id_list(hf, key)
     return found[0] if found else None
 
 
-def id_list(theirs: Any, key: str) -> list[int]:
+def id_list(hf: Any, key: str) -> list[int]:
     """An id, or a list of them."""
-    value = theirs.get(key, [])
+    value = hf.get(key, [])
     ids = value if isinstance(value, list) else [value]
     if not all(type(id) is int and id >= 0 for id in ids):
-        raise theirs.wrong(key, "expected an id from 0 on, or a list of them")
+        raise hf.error(key, "expected an id from 0 on, or a list of them")
     return ids
 
 
-def banned_ids(theirs: Any) -> tuple[frozenset[int], bool]:
+def banned_ids(hf: Any) -> tuple[frozenset[int], bool]:
     """Ids that are never said, and whether there are rows of them that are not."""
-    rows = theirs.get("bad_words_ids", [])
+    rows = hf.get("bad_words_ids", [])
     if not isinstance(rows, list) or not all(isinstance(row, list) for row in rows):
-        raise theirs.wrong("bad_words_ids", "expected a list of lists of ids")
+        raise hf.error("bad_words_ids", "expected a list of lists of ids")
     alone = [row[0] for row in rows if len(row) == 1 and type(row[0]) is int]
-    return frozenset([*alone, *id_list(theirs, "suppress_tokens")]), any(len(row) > 1 for row in rows)
+    return frozenset([*alone, *id_list(hf, "suppress_tokens")]), any(len(row) > 1 for row in rows)
 
 
-def sequence_bias(theirs: Any) -> tuple[dict[int, float], bool]:
+def sequence_bias(hf: Any) -> tuple[dict[int, float], bool]:
     """What is added to single tokens, and whether there are rows of them to which something is."""
-    rows = theirs.get("sequence_bias", [])
+    rows = hf.get("sequence_bias", [])
     if not isinstance(rows, list) or not all(is_single_token_bias(pair) for pair in rows):
-        raise theirs.wrong("sequence_bias", "expected a list of lists: the ids of some tokens, and a number")
+        raise hf.error("sequence_bias", "expected a list of lists: the ids of some tokens, and a number")
     alone = {ids[0]: float(add) for ids, add in rows if len(ids) == 1}
     return alone, any(len(ids) > 1 for ids, _ in rows)
 

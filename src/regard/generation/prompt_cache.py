@@ -10,6 +10,7 @@ from itertools import takewhile
 
 import torch
 
+from regard.config.errors import ConfigError
 from regard.core.cache import KVCache
 from regard.generation.session import DecodeSession, inference_mode, prefill_chunks
 from regard.models.heads import last_token_logits
@@ -32,7 +33,7 @@ class PromptCache:
     def take(self, session: DecodeSession) -> int:
         """Let a session that has read nothing go on from here; how many tokens it need not read.
 
-        While it reads, cache and ids do not match: a caller that is interrupted must call `forget`.
+        While it reads, cache and ids do not match: a caller that is interrupted must call `PromptCache.forget`.
         """
         [text], cache = session.texts, self.cache
         if cache is None or not (cache.reach or len(text) <= cache.capacity):
@@ -57,7 +58,7 @@ class PromptCache:
             return False
         try:
             cache.truncate(kept)
-        except ValueError:
+        except ConfigError:
             return False
         return True
 

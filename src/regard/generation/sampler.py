@@ -41,10 +41,10 @@ class TokenConstraint(Protocol):
 
 
 class Sampler:
-    """Chooses one token for each row, and remembers what it is told.
+    """Samples one token for each row, and keeps what the logits processors need: the tokens so far.
 
-    `barred` (V,) ids are never said, those in `begin` not as the first token, and the `ends` not before the shortest
-    text that is wanted. Choosing is `plain` where it is greedy and has nothing to remember.
+    `barred` (V,) ids are never sampled, those in `begin` not as the first token, and the `ends` not before
+    `min_new_tokens`. `is_greedy` where it is an argmax without processors.
     """
 
     def __init__(
@@ -107,9 +107,11 @@ class Sampler:
 
     def memory(self) -> TokenHistory:
         """What the filters ask of the past."""
-        return TokenHistory(seen=self.seen_tokens, counts=self.counts, added=self.added, forbidden=self.forbidden())
+        return TokenHistory(
+            seen=self.seen_tokens, counts=self.counts, added=self.added, forbidden=self.forbidden_tokens()
+        )
 
-    def forbidden(self) -> dict[str, Tensor]:  # (B, V) each
+    def forbidden_tokens(self) -> dict[str, Tensor]:  # (B, V) each
         found: dict[str, Tensor] = {}
         if self.c.no_repeat_ngram_size is not None:
             found["no_repeat_ngram_size"] = repeated_ngrams(

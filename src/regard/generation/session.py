@@ -323,7 +323,7 @@ def inference_mode(modules: list[nn.Module]) -> Iterator[None]:
     for each in training:  # set the plain way, nn.Module looks each time whether it may be a parameter
         each["training"] = False
     try:
-        with torch.inference_mode(), nullcontext() if layout is None else layout.used(modules):
+        with torch.inference_mode(), nullcontext() if layout is None else layout.use(modules):
             yield
     finally:
         for each in training:

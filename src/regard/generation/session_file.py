@@ -85,30 +85,30 @@ def damaged_error(path: str | Path, problem: Exception) -> config.DataError:
 
 
 def restore_session(
-    model: Any, said: dict[str, Any], tensors: dict[str, Tensor], limits: GenerationLimits
+    model: Any, saved: dict[str, Any], tensors: dict[str, Tensor], limits: GenerationLimits
 ) -> DecodeSession:
-    c = config.from_dict(config.SamplingParams, said["settings"])
+    c = config.from_dict(config.SamplingParams, saved["settings"])
     device = next(model.parameters()).device
     sources: dict[str, Any] = {name: tensors[name].to(device) for name in SOURCES if name in tensors}
-    prompts = [text[: len(text) - made] for text, made in zip(said["whole"], said["said"], strict=True)]
+    prompts = [text[: len(text) - made] for text, made in zip(saved["whole"], saved["said"], strict=True)]
     rules = model.constraints(c, len(prompts))
-    session = DecodeSession(model, prompts, replace(c, seed=said["seed"]), limits, **sources, rules=rules)
-    session.c, session.texts, session.active = c, [list(text) for text in said["texts"]], list(said["live"])
-    session.made, session.used, session.warned = said["made"], said["used"], said["warned"]
-    replay_tokens(session, said)
+    session = DecodeSession(model, prompts, replace(c, seed=saved["seed"]), limits, **sources, rules=rules)
+    session.c, session.texts, session.active = c, [list(text) for text in saved["texts"]], list(saved["live"])
+    session.made, session.used, session.warned = saved["made"], saved["used"], saved["warned"]
+    replay_tokens(session, saved)
     for row, stream in enumerate(session.sampler.generators):
         stream.set_state(tensors[f"chance.{row}"])
-    if said["cache"] is not None:
+    if saved["cache"] is not None:
         with inference_mode(session.modules):
-            session.cache = restore_cache(model, said["cache"], tensors, sources)
-            session.last = [int(id) for _, id in zip(session.texts, said["last"], strict=True)]
+            session.cache = restore_cache(model, saved["cache"], tensors, sources)
+            session.last = [int(id) for _, id in zip(session.texts, saved["last"], strict=True)]
             session.next_logits = tensors["ahead"].to(device) if "ahead" in tensors else None
     return session
 
 
-def replay_tokens(session: DecodeSession, said: dict[str, Any]) -> None:
+def replay_tokens(session: DecodeSession, saved: dict[str, Any]) -> None:
     """Tell the sampler every generated token again, in the order of the first time."""
-    new = [text[len(text) - made :] for text, made in zip(said["whole"], said["said"], strict=True)]
+    new = [text[len(text) - made :] for text, made in zip(saved["whole"], saved["said"], strict=True)]
     for place in range(max(map(len, new), default=0)):
         session.sampler.update([row[place] if place < len(row) else None for row in new])
 
@@ -131,9 +131,9 @@ def cache_tensors(cache: KVCache) -> Iterator[tuple[str, Tensor]]:
 
 
 def restore_cache(
-    model: Transformer, said: dict[str, int], tensors: dict[str, Tensor], sources: dict[str, Tensor]
+    model: Transformer, saved: dict[str, int], tensors: dict[str, Tensor], sources: dict[str, Tensor]
 ) -> KVCache:
-    cache = model.cache(said["rows"], said["capacity"])
+    cache = model.cache(saved["rows"], saved["capacity"])
     if sources:  # the encoder reads again; its keys and values are those of the file
         cache.set_memory(*model.encode(sources["source"], sources.get("source_real"), None, None))  # type: ignore[arg-type]
         for layer, across in enumerate(cache.across):
@@ -142,7 +142,7 @@ def restore_cache(
         if table.shape != tensors[name].shape:
             raise ValueError(f"{name} has another shape")
         table.copy_(tensors[name])
-    cache.used, cache.reach, cache.fresh = said["used"], said["reach"], False
+    cache.used, cache.reach, cache.fresh = saved["used"], saved["reach"], False
     return cache
 
 

@@ -71,7 +71,9 @@ class DraftModel:
         branch, found = chooser.copy(), list[Candidate]()
         while len(found) < most and not (found and found[-1][0] in ends):
             with inference_mode(self.modules):
-                logits = fit_vocab(self.follower.after(branch.texts[0]), len(chooser.barred)).to(chooser.barred.device)
+                logits = fit_vocab(self.follower.logits_after(branch.texts[0]), len(chooser.barred)).to(
+                    chooser.barred.device
+                )
             if not logits.amax().isfinite():
                 raise config.RunError(f"draft_model: {DAMAGED_LOGITS}")
             left = branch.filtered_logits(logits[None])
@@ -93,10 +95,10 @@ class IncrementalReader:
         self.cache: KVCache | None = None
         self.held, self.start = list[int](), 0  # what the cache holds: the text from `start` on
 
-    def after(self, text: Sequence[int]) -> Tensor:  # (V,)
+    def logits_after(self, text: Sequence[int]) -> Tensor:  # (V,)
         """The logits after a text, of which only the new part is read."""
         if self.cache is None or not 0 < len(text) - self.start <= self.cache.capacity:
-            self.anew(len(text))
+            self.reset_cache(len(text))
         assert self.cache is not None
         seen = list(text[self.start :])
         same = len(self.held) if self.held == seen[: len(self.held)] else common_prefix(self.held, seen)
@@ -109,7 +111,7 @@ class IncrementalReader:
         self.held = seen
         return logits[0, -1]
 
-    def anew(self, length: int) -> None:
+    def reset_cache(self, length: int) -> None:
         """An empty cache, for the newest part of a text that is longer than what the model reads at once."""
         kept = length if self.window is None or length <= self.window else max(self.window // 2, 1)
         room = cache_bucket(kept) if self.window is None else min(cache_bucket(kept), self.window)
@@ -214,20 +216,20 @@ class SpeculativeRow(DecodeSession):
         if not self.ready:
             with inference_mode(self.modules):
                 full = self.cache is None or self.used == self.cache.capacity
-                self.ready.extend(self.own() if full or self.cache is None else self.checked(self.cache))
+                self.ready.extend(self.reread() if full or self.cache is None else self.verify_guesses(self.cache))
         return self.ready.popleft()
 
-    def own(self) -> list[int | None]:
+    def reread(self) -> list[int | None]:
         """One token after reading the text anew."""
-        return self.judged(self.prefill(), [])
+        return self.accept_guesses(self.prefill(), [])
 
-    def checked(self, cache: KVCache) -> list[int | None]:
+    def verify_guesses(self, cache: KVCache) -> list[int | None]:
         """The guesses that stay and one token more; the cache forgets the others."""
         most = min(self.guess, cache.capacity - self.used - 1, self.left - 1)
         guesses = self.guesser.guess(self.sampler, max(most, 0), self.ends)
         ids = torch.tensor([[*self.last, *(id for id, _ in guesses)]], device=self.device)
         logits: Tensor = self.model(ids, cache=cache)
-        said = self.judged(logits[0], guesses)
+        said = self.accept_guesses(logits[0], guesses)
         self.used += len(said)
         if len(said) <= len(guesses):
             cache.truncate(self.used)
@@ -235,7 +237,7 @@ class SpeculativeRow(DecodeSession):
         self.kept += sum(id == guess for id, (guess, _) in zip(said, guesses, strict=False))
         return said
 
-    def judged(self, logits: Tensor, guesses: list[Candidate]) -> list[int | None]:  # (1 + M, V)
+    def accept_guesses(self, logits: Tensor, guesses: list[Candidate]) -> list[int | None]:  # (1 + M, V)
         """What is said, up to the first guess that does not stay; None where nothing may be said."""
         said: list[int | None] = []
         for place, (guess, chances) in enumerate([*guesses, (None, None)]):
@@ -310,5 +312,5 @@ def check_speculation(model: Any, draft: Any, lookup: int | None, guess: int) ->
 def can_rewind(model: Any) -> bool:
     try:
         return all(isinstance(entry, LayerKV) for entry in model.cache(1, 1).entries)
-    except ValueError:
+    except config.ConfigError:
         return True  # it does not write from left to right at all, which a session says better

@@ -15,6 +15,7 @@ def rotate_(
     near: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
     """Channels i of a head that begins at x, the first `turn` of them turned in pairs: of neighbours, or of halves."""
+    # the partner channel is loaded a second time: lanes of a Triton program cannot swap registers
     whole = tl.load(x + i, mask=inside, other=0.0).to(tl.float32)
     if turn:
         if near:
@@ -36,7 +37,10 @@ def load_tile_(
     k: tl.tensor, v: tl.tensor, order: tl.tensor, real: tl.tensor, j: tl.tensor, last: tl.tensor, slot: tl.tensor,
     place: tl.tensor, i: tl.tensor, d: tl.constexpr, window: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
-    """Keys and values of slots j, and which of them may be seen; that is not waited for to read them."""
+    """Keys and values of slots j, and which of them may be attended to.
+
+    All filled slots are loaded, masked ones too: to wait for the mask first would make two trips to memory of one.
+    """
     known = (j < last) & (j != slot)
     there, at = known[:, None] & (i < d)[None, :], j[:, None] * d + i[None, :]
     keys, values = tl.load(k + at, mask=there, other=0.0), tl.load(v + at, mask=there, other=0.0)
@@ -53,11 +57,11 @@ def online_softmax_(
 ) -> tl.tensor:  # fmt: skip
     """Running softmaxes take in more keys: of one query one for each slot of a tile, so that no slot waits for another;
     or one for each of sixteen queries and more."""
-    values = tl.where(seen[:, None], values, 0.0)
+    values = tl.where(seen[:, None], values, 0.0)  # a slot never written may hold NaN, and 0 times NaN is NaN
     if many == 1:
         score = tl.where(seen, tl.sum(keys.to(tl.float32) * q[None, :], 1) * scale, -float("inf"))
         peak = tl.maximum(most, score)
-        safe = tl.where(peak == -float("inf"), 0.0, peak)
+        safe = tl.where(peak == -float("inf"), 0.0, peak)  # -inf - -inf would be NaN where nothing was seen yet
         shrink, weights = tl.exp(most - safe), tl.exp(score - safe)
         total = total * shrink + weights
         sums = sums * shrink[:, None] + weights[:, None] * values.to(tl.float32)

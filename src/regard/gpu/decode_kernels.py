@@ -4,7 +4,8 @@
                                                            `norm_row`, `linear_rows`, `sum_parts`: many, tensor cores
 
 A Hopper may begin a kernel before the last one has ended (`early`): then weights are on their way while it still adds
-up, and nothing that it makes is read before the wait.
+up, and nothing that it makes is read before the wait. To prefetch more than the first tile before the wait was slower
+(505 us a step became 524): the loads take bandwidth from the kernel that is waited for.
 
 `decode_step.py` calls these, and those of `decode_attention.py`. Letters: n outputs, k inputs of a linear; rows are
 those of the batch. Sums are in one order that the shapes alone decide: a row's bits do not depend on the other rows.
@@ -14,11 +15,11 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-# ---------------------------------------------------------------- maps
+# ---------------------------------------------------------------- linear layers
 
 
 def activation_(x: tl.tensor, act: tl.constexpr) -> tl.tensor:
-    """The activations of `regard.core.layers`, by their names."""
+    """The activations of `regard.core.layers`, by their names; in fp32, and rounded once where the result is stored."""
     if act == "relu":
         x = tl.maximum(x, 0.0)
     elif act == "relu2":
@@ -27,7 +28,7 @@ def activation_(x: tl.tensor, act: tl.constexpr) -> tl.tensor:
         x = x * tl.sigmoid(x)
     elif act == "quick_gelu":
         x = x * tl.sigmoid(1.702 * x)
-    elif act == "gelu_tanh":
+    elif act == "gelu_tanh":  # 0.5 (1 + tanh(y)) = sigmoid(2 y), and 2 sqrt(2/pi) = 1.5957...
         x = x * tl.sigmoid(1.5957691216057308 * x * (1 + 0.044715 * x * x))
     elif act == "gelu":
         x = 0.5 * x * (1 + tl.erf(x * 0.7071067811865476))
@@ -38,7 +39,7 @@ def norm_gains_(
     gain: tl.tensor, shift: tl.tensor, j: tl.tensor, k: tl.constexpr, offset: tl.constexpr, gained: tl.constexpr,
     shifted: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
-    """What a norm multiplies by, and what it adds."""
+    """Gain and shift of a norm; loaded before the wait, since they are weights."""
     times, plus = tl.full(j.shape, 1.0, tl.float32), tl.zeros(j.shape, tl.float32)
     if gained:
         times = tl.load(gain + j, mask=j < k, other=0.0).to(tl.float32) + offset
@@ -48,7 +49,7 @@ def norm_gains_(
 
 
 def norm_stats_(every: tl.tensor, i: tl.tensor, k: tl.constexpr, eps: tl.constexpr, norm: tl.constexpr) -> tl.tensor:
-    """What is taken from all inputs of a row, and what they are multiplied by then."""
+    """Mean and 1/deviation of a row. Two passes: a mean of squares less a squared mean loses digits."""
     mean = tl.sum(every, 0) / k if norm == "layer" else 0.0
     far = tl.where(i < k, every - mean, 0.0)
     return mean, tl.rsqrt(tl.sum(far * far, 0) / k + eps)
@@ -57,7 +58,7 @@ def norm_stats_(every: tl.tensor, i: tl.tensor, k: tl.constexpr, eps: tl.constex
 def load_biases_(
     bias: tl.tensor, cols: tl.tensor, n: tl.constexpr, biased: tl.constexpr, gated: tl.constexpr
 ) -> tl.tensor:
-    """Of outputs, and of their gates, which come first."""
+    """Biases of outputs, and of their gates, which come first in the weight."""
     own, gate = tl.zeros(cols.shape, tl.float32), tl.zeros(cols.shape, tl.float32)
     if biased:
         own = tl.load(bias + (n if gated else 0) + cols, mask=cols < n, other=0.0).to(tl.float32)
@@ -103,11 +104,13 @@ def linear_row_(
         if norm != "none":
             if start > 0:
                 times, plus = gains(gain, shift, j, k, offset, gained, shifted)
+            # rounded to 16 bits as the plain norm rounds its result: the same numbers meet the weights
             given = ((given - mean) * by * times + plus).to(x.dtype.element_ty).to(tl.float32)
         if gated:
             gates += one.to(tl.float32) * given[None, :]
             one = tl.load(at + n * k, mask=there, other=0.0) if start > 0 else two
         sums += one.to(tl.float32) * given[None, :]
+    # one reduction at the end; a sum after each tile would make every tile wait for all lanes
     made, gate = tl.sum(sums, 1), tl.sum(gates, 1)
     made = active(gate + gate_base, act) * (made + base) if gated else active(made + base, act)
     made += more
@@ -141,6 +144,7 @@ def linear_rows_(
     to = row[:, None].to(tl.int64) * n + cols[None, :]
     if parts > 1:
         to += tl.program_id(2).to(tl.int64) * rows * n
+        # stored apart and summed in order by `sum_parts`: atomic additions would come in any order, and bits with them
         tl.store(out + to, sums, mask=here[:, None] & there[None, :])
         return
     sums += base[None, :]
@@ -209,14 +213,14 @@ def argmax_part_(
         gdc_wait()
     x = tl.load(logits + b * vocab + j, mask=j < vocab, other=-float("inf")).to(tl.float32)
     x = tl.where(never, -float("inf"), x)
-    x = tl.where(x != x, float("inf"), x)
+    x = tl.where(x != x, float("inf"), x)  # NaN wins, so that `argmax_join` notices; tl.max would pass it over
     most = tl.max(x, 0)
     tl.store(tops + b * parts + p, most)
     tl.store(places + b * parts + p, tl.min(tl.where(x == most, j, vocab), 0))
 
 
 def argmax_join_(
-    tops: tl.tensor, places: tl.tensor, said: tl.tensor, ids: tl.tensor, broken: tl.constexpr, parts: tl.constexpr,
+    tops: tl.tensor, places: tl.tensor, chosen: tl.tensor, ids: tl.tensor, broken: tl.constexpr, parts: tl.constexpr,
     few: tl.constexpr, early: tl.constexpr,
 ) -> None:  # fmt: skip
     """The largest of all parts, as what is said and as what is read next; `broken` where it is not finite."""
@@ -229,8 +233,9 @@ def argmax_join_(
     there = (p < parts) & (x == most)
     place = tl.min(tl.where(there, tl.load(places + b * parts + p, mask=there, other=0), 2147483647), 0)
     sound = (most < float("inf")) & (most > -float("inf"))
-    tl.store(said + b, tl.where(sound, place, broken).to(tl.int64))
-    tl.store(ids + b, tl.where(sound, place, 0).to(tl.int64))
+    tl.store(chosen + b, tl.where(sound, place, broken).to(tl.int64))
+    tl.store(ids + b, tl.where(sound, place, 0).to(tl.int64))  # 0 where broken: the next step embeds it before the host
+    # has seen `broken` and raises
 
 
 # ---------------------------------------------------------------- a cache
@@ -240,7 +245,8 @@ def begin_slot_(
     order: tl.tensor, real: tl.tensor, length: tl.tensor, next: tl.tensor, now: tl.tensor, slots: tl.tensor,
     capacity: tl.constexpr, ring: tl.constexpr,
 ) -> None:  # fmt: skip
-    """A slot for a row's new token. What comes after begins when this has ended, and so sees it without a wait."""
+    """A slot for a row's new token. Launched without `early`: what comes after begins when this has ended, and may read
+    the slot before any wait."""
     b = tl.program_id(0).to(tl.int64)
     place = tl.load(length + b)
     slot = place % capacity if ring else place

@@ -25,9 +25,11 @@ from regard.core.tokens import TokenLayout
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 KINDS = (torch.bfloat16, torch.float16)
 ACTIVATIONS = ("relu", "relu2", "silu", "gelu", "gelu_tanh", "quick_gelu")
-WIDEST = 32768  # inputs of a map that a program goes through
-AT_ONCE, LEAST = 132, 128  # programs that an H200 works on at once; inputs that each should have
-CHUNK = 1024  # logits that are compared together
+WIDEST = 32768  # inputs of a linear layer: one program holds a row's norm, all of its inputs, in registers
+# An H200 has 132 multiprocessors: with fewer programs some are idle, with a few more the last ones run alone.
+# Each part of a sum should have LEAST inputs.
+AT_ONCE, LEAST = 132, 128
+CHUNK = 1024  # logits that are compared together; one program over a whole vocabulary would leave the GPU idle
 PART, FEW = 128, 256  # slots of a part, where there are too few rows and heads to keep a GPU busy
 
 
@@ -37,6 +39,7 @@ class FusedDecodeRunner(BlockRunner):
     def begin(self, cache: KVCache, tokens: TokenLayout) -> tuple[Tensor, TokenLayout]:
         """A slot for each row's new token."""
         fits, full = HAS_TRITON and cache.length.is_cuda, cache.used >= cache.capacity and not cache.reach
+        # a fresh cache has no older tokens to attend to, and a full one is refused by the plain way, in words
         if not fits or cache.fresh or full or tokens.count > 1 or tokens.is_real is not None:
             return super().begin(cache, tokens)
         from regard.gpu import decode_kernels
@@ -45,7 +48,7 @@ class FusedDecodeRunner(BlockRunner):
         decode_kernels.begin_slot[(len(slots),)](
             *tables, tokens.order.contiguous(), slots, cache.capacity, cache.reach > 0, num_warps=1
         )
-        cache.used += 1
+        cache.used += 1  # on the host; a replay counts for itself (`DecodeGraph.replay`)
         return slots, TokenLayout(order=cache.order, is_real=cache.real)
 
     def plan(
@@ -61,8 +64,10 @@ class FusedDecodeRunner(BlockRunner):
             or not all(attention_supported(block.attn, x) for block in trunk.blocks)
         ):
             return super().plan(trunk, x, masks, q, k, place)
-        ask = AttentionSpec(mask=mask, q=q, k=k, cached=True, dtype=x.dtype, device=x.device.type)
-        return Plan(KERNELS["fused"], "the loops of a step", ask)
+        spec = AttentionSpec(mask=mask, q=q, k=k, cached=True, dtype=x.dtype, device=x.device.type)
+        # no `make_plan`, which would make a mask table (B, 1, 1, K) each step: `attend_cache` needs none, and a block
+        # that cannot use it makes its own
+        return Plan(KERNELS["fused"], "the kernels of a decode step", spec)
 
     def run(self, trunk: Trunk, x: Tensor, calls: list[BlockCall], keep: list[Tensor] | None) -> Tensor:  # (B, 1, D)
         assert keep is None, "encoders keep what their layers made, and they take no steps"
@@ -85,7 +90,7 @@ def first_norm(calls: list[BlockCall], x: Tensor) -> Norm | None:
 
 
 def has_kernels(x: Tensor) -> bool:
-    """Whether there are loops for what is like x."""
+    """Whether the kernels take tensors like x: 16 bits, on CUDA, with Triton."""
     return HAS_TRITON and x.is_cuda and x.dtype in KINDS
 
 
@@ -96,7 +101,12 @@ def block_supported(block: Any, scope: Scope) -> bool:
 def run_block(
     block: Any, x: Tensor, even: Tensor | None, scope: Scope, past: Any, across: Any, then: Norm | None
 ) -> tuple[Tensor, Tensor | None]:
-    """x after a block, and what the norm `then` makes of it, if that was made on the way; so was `even` of x before."""
+    """The block's output, and its norm by `then` where the last kernel made that on the way; `even` is the norm of x,
+    if the block before made it.
+
+    With one row each kernel makes its own norm, since all of x is in one program's reach; with many rows every program
+    would make the norms of all of them again, so the kernel that adds the residual makes the next one.
+    """
     post, mlp = block.post_norm, block.mlp
     plain = (
         type(mlp) is MLP
@@ -124,14 +134,17 @@ def run_block(
 
 
 def is_plain_linear(part: Any, x: Tensor) -> bool:
-    """A plain linear layer: no adapter is attached, and its weights are of the type of x."""
+    """A plain linear layer: no adapter is attached, and its weights are of the type of x.
+
+    By exact type: a subclass (LoRA, a packed weight) computes something else in `forward`, which is not called here.
+    """
     if type(part) is not FusedLinear or part._forward_hooks or part._forward_pre_hooks or part.in_features > WIDEST:
         return False
     return type(part.weight.data) is Tensor and part.weight.dtype == x.dtype and part.weight.is_contiguous()
 
 
 def attention_supported(attn: Any, x: Tensor) -> bool:
-    """Whether the loop can do what this attention does, with positions that it knows."""
+    """Whether the attention kernel computes what this layer computes."""
     qkv = getattr(attn, "qkv", None)
     if (
         type(attn) is not Attention
@@ -148,7 +161,7 @@ def attention_supported(attn: Any, x: Tensor) -> bool:
 
 
 def can_attend(attn: Any, scope: Scope, past: Any, x: Tensor) -> bool:
-    """Whether the loop can do it here."""
+    """Whether it can here: with these positions, this mask, and a cache of keys and values in memory order."""
     where = (
         scope.position.qk_offset is None
         and not scope.position.biased
@@ -173,16 +186,17 @@ def mask_reach(mask: Mask) -> int | None:
     return min((term.radius for term in terms if isinstance(term, Window)), default=-1)
 
 
-# ---------------------------------------------------------------- the loops, called
+# ---------------------------------------------------------------- kernel launches
 
 
 def fused_linear(x: Tensor, part: FusedLinear, norm: Norm | None, act: str = "none", gated: bool = False) -> Tensor:
-    """A map with the norm before it, and the activation and the gate after it: (B, 1, k) -> (B, 1, n)."""
+    """A linear layer with the norm before it, and the activation and the gate after it: (B, 1, k) -> (B, 1, n)."""
     return launch_linear(x, part.weight, part.full_bias(), norm, act, gated)
 
 
 def linear_residual(x: Tensor, part: FusedLinear, add: Tensor, then: Norm | None) -> tuple[Tensor, Tensor | None]:
-    """A map, and what it is added to; and what a norm makes of that, where it is no more work."""
+    """A linear layer plus the residual; and the next norm of that, where it is no more work."""
+    # unsplit, a program has some columns of a row and a norm needs all: only the kernel that sums parts sees whole rows
     if len(x) == 1 or (parts := split_count(len(x), part)) == 1:
         return launch_linear(x, part.weight, part.full_bias(), add=add), None
     return sum_split(launch_linear(x, part.weight, parts=parts), part.full_bias(), add, then)
@@ -230,7 +244,10 @@ def launch_linear(
 
 
 def split_count(rows: int, part: FusedLinear) -> int:
-    """In how many parts a sum is made: as many as a GPU works on at once, for else much of it would be idle."""
+    """Split-K: in how many parts a sum over inputs is made, for layers with too few outputs to keep a GPU busy.
+
+    By shapes alone, never by load, so that the order of additions and with it the bits stay.
+    """
     n, k = part.weight.shape
     bm, bn, *_ = matmul_tiles(rows, n)
     programs = -(-n // bn) * -(-rows // bm)
@@ -317,10 +334,10 @@ def attend_cache(attn: Attention, qkv: Tensor, scope: Scope, past: LayerKV) -> T
     """The new token's key and value into the cache, and what its query finds there."""
     from regard.gpu import decode_attention
 
-    place, ask, slots = scope.position, scope.plan.spec, scope.cache_slots
-    assert slots is not None and ask.k.is_real is not None
+    place, spec, slots = scope.position, scope.plan.spec, scope.cache_slots
+    assert slots is not None and spec.k.is_real is not None
     rows, groups, capacity, d = past.k.shape
-    window, heads = mask_reach(ask.mask) or 0, attn.heads
+    window, heads = mask_reach(spec.mask) or 0, attn.heads
     turn = 0 if place.cos is None else 2 * place.cos.shape[-1]
     cos, sin = (qkv if one is None else one.contiguous() for one in (place.cos, place.sin))
     size, warps, ahead = attention_tile(rows * groups, d) if heads == groups else (64, 4, 3)
@@ -330,7 +347,7 @@ def attend_cache(attn: Attention, qkv: Tensor, scope: Scope, past: LayerKV) -> T
     sums = out if parts == 1 else qkv.new_empty(rows, heads, parts, d, dtype=torch.float32)
     tops, totals = (qkv.new_empty(rows, heads, parts, dtype=torch.float32) for _ in range(2))
     decode_attention.attend_slots[rows, groups, parts](
-        qkv, past.k, past.v, ask.k.order, ask.k.is_real, slots, ask.q.order.contiguous(), cos, sin,
+        qkv, past.k, past.v, spec.k.order, spec.k.is_real, slots, spec.q.order.contiguous(), cos, sin,
         0 if place.cos is None or place.cos.shape[0] == 1 else place.cos.shape[-1] * place.cos.shape[-2], sums, tops,
         totals, scale=attn.scale, heads=heads, groups=groups, d=d, wide=next_power_of_two(d),
         many=1 if heads == groups else max(16, next_power_of_two(heads // groups)), capacity=capacity, window=window,
@@ -345,7 +362,10 @@ def attend_cache(attn: Attention, qkv: Tensor, scope: Scope, past: LayerKV) -> T
 
 def attention_tile(programs: int, d: int) -> tuple[int, int, int]:
     """Slots that are looked at together, warps, and loads in flight. A thread holds 64 sums; or 32, where there would
-    not be room for all programs at once."""
+    not be room for all programs at once.
+
+    Deeper pipelines of loads take registers that more programs need, and were slower.
+    """
     more = max(1, next_power_of_two(d) // 64)
     if programs < FEW:
         return max(16, 128 // more), 4, 1
@@ -353,7 +373,10 @@ def attention_tile(programs: int, d: int) -> tuple[int, int, int]:
 
 
 def programmatic_launch(x: Tensor) -> dict[str, bool]:
-    """Whether a loop may begin before the last one has ended."""
+    """Programmatic dependent launch (Hopper and later): a kernel may begin before the last one has ended.
+
+    It loads weights and older keys meanwhile, which no kernel of the step writes, and waits before it reads x.
+    """
     may = x.is_cuda and torch.cuda.get_device_capability(x.device) >= (9, 0)
     return {"early": may, "launch_pdl": may} if may else {"early": False}
 

@@ -20,13 +20,13 @@ WIDTHS = (16, 32, 64, 128)
 HAS_TRITON_LINEAR = importlib.util.find_spec("triton") is not None
 
 
-def is_supported(q: Tensor, v: Tensor, ask: AttentionSpec) -> bool:
+def is_supported(q: Tensor, v: Tensor, spec: AttentionSpec) -> bool:
     """Whether these loops can do it.
 
     fp16 has no room for weights divided by the sum of a long text, and fp32 gains nothing. Keys and values must be as
     wide as each other: compiled by Triton 3.6, the gradient of queries is wrong for 32 and 64, though not interpreted.
     """
-    plain = ask.mask in (CAUSAL, CAUSAL & PADDING) and ask.k.is_real is None and not ask.cached
+    plain = spec.mask in (CAUSAL, CAUSAL & PADDING) and spec.k.is_real is None and not spec.cached
     known = q.dtype == torch.bfloat16 and q.shape[-1] == v.shape[-1] in WIDTHS
     return plain and known and q.is_cuda and HAS_TRITON_LINEAR
 

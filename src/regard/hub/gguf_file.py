@@ -91,32 +91,32 @@ class GGUFCursor:
         self.path, self.raw, self.end, self.at = path, raw, len(raw), 0
         self.taken, self.most = 0, max_bytes()  # bytes of memory that facts take, and may take
 
-    def wrong(self, why: str) -> DataError:
+    def error(self, why: str) -> DataError:
         return DataError(f"{self.path}: not a whole GGUF file ({why}); fetch it again")
 
     def take(self, form: str) -> tuple[Any, ...]:
         length = struct.calcsize(form)
         if length > self.end - self.at:
-            raise self.wrong(f"it ends at {self.end:,} bytes, within what it promises")
+            raise self.error(f"it ends at {self.end:,} bytes, within what it promises")
         self.at += length
         return struct.unpack_from(form, self.raw, self.at - length)
 
-    def many(self, count: int, least: int, each: int) -> int:
+    def read_count(self, count: int, least: int, each: int) -> int:
         """A count of things that take so many bytes of the file each at least, and `each` so many of the memory."""
         if count * least > self.end - self.at:
-            raise self.wrong(f"it promises {count:,} things, and has {self.end - self.at:,} bytes left")
+            raise self.error(f"it promises {count:,} things, and has {self.end - self.at:,} bytes left")
         self.taken += count * each
         if self.taken > self.most:
             check_bytes(self.taken, self.path)
         return count
 
     def text(self) -> str:
-        length = self.many(self.take("<Q")[0], 1, 1)
+        length = self.read_count(self.take("<Q")[0], 1, 1)
         self.at += length
         try:
             return bytes(self.raw[self.at - length : self.at]).decode()
         except UnicodeDecodeError:
-            raise self.wrong(f"the text that ends at byte {self.at:,} is no UTF-8") from None
+            raise self.error(f"the text that ends at byte {self.at:,} is no UTF-8") from None
 
     def value(self, kind: int) -> Any:
         if kind in SCALARS:
@@ -124,47 +124,47 @@ class GGUFCursor:
         if kind == STRING:
             return self.text()
         if kind != LIST:
-            raise self.wrong(f"facts have no type {kind}")
+            raise self.error(f"facts have no type {kind}")
         inner, count = self.take("<IQ")
         if inner in SCALARS:
-            self.many(count, struct.calcsize(SCALARS[inner]), NUMBER)
+            self.read_count(count, struct.calcsize(SCALARS[inner]), NUMBER)
             return list(self.take(f"<{count}{SCALARS[inner]}"))
         if inner != STRING:
-            raise self.wrong(f"lists have no type {inner}")
-        return [self.text() for _ in range(self.many(count, 8, TEXT))]
+            raise self.error(f"lists have no type {inner}")
+        return [self.text() for _ in range(self.read_count(count, 8, TEXT))]
 
-    def held(self) -> GGUFTensor:
+    def read_tensor(self) -> GGUFTensor:
         name, axes = self.text(), self.take("<I")[0]
         if not 1 <= axes <= AXES:
-            raise self.wrong(f"{name[:80]} has {axes} axes")
+            raise self.error(f"{name[:80]} has {axes} axes")
         shape = self.take(f"<{axes}Q")
         kind, place = self.take("<IQ")
         return GGUFTensor(name, tuple(reversed(shape)), kind, place)
 
     def file(self) -> GGUFFile:
         if bytes(self.raw[:4]) != MAGIC:
-            raise self.wrong("it does not begin with the letters GGUF")
+            raise self.error("it does not begin with the letters GGUF")
         self.at = 4
         version, count, facts = self.take("<IQQ")
         if version not in VERSIONS:
-            raise self.wrong(f"its version is {version}, and known are {' and '.join(map(str, VERSIONS))}")
-        told = {self.text(): self.value(self.take("<I")[0]) for _ in range(self.many(facts, 12, ROW))}
-        found = [self.held() for _ in range(self.many(count, 24, ROW))]
+            raise self.error(f"its version is {version}, and known are {' and '.join(map(str, VERSIONS))}")
+        told = {self.text(): self.value(self.take("<I")[0]) for _ in range(self.read_count(facts, 12, ROW))}
+        found = [self.read_tensor() for _ in range(self.read_count(count, 24, ROW))]
         step = told.get("general.alignment", 32)
         if type(step) is not int or step < 1 or step & (step - 1):
-            raise self.wrong(f"general.alignment is {str(step)[:40]}")
+            raise self.error(f"general.alignment is {str(step)[:40]}")
         begin = -(-self.at // step) * step
-        placed = {each.name: self.placed(each, begin) for each in found}
+        placed = {each.name: self.place_tensor(each, begin) for each in found}
         # each has its own bytes: a thousand tensors at one place would be a thousand times as large in memory
         if len(placed) < len(found) or sum(tensor_bytes(self.path, each) for each in found) > self.end:
-            raise self.wrong("its tensors share bytes or names")
+            raise self.error("its tensors share bytes or names")
         return GGUFFile(self.path, told, placed)
 
-    def placed(self, held: GGUFTensor, begin: int) -> GGUFTensor:
+    def place_tensor(self, held: GGUFTensor, begin: int) -> GGUFTensor:
         """The tensor with its place counted from the beginning of the file, if all of it is in there."""
         at = held._replace(place=begin + held.place)
         if not math.prod(at.shape) or at.place + tensor_bytes(self.path, at) > self.end:
-            raise self.wrong(f"{at.name[:80]} {at.shape} is not in it")
+            raise self.error(f"{at.name[:80]} {at.shape} is not in it")
         return at
 
 

@@ -59,7 +59,7 @@ def gguf_to_hf_config(file: GGUFFile) -> dict[str, Any]:
         raise DataError(f"{file.path}: there is no token_embd.weight, a row for each token; fetch it again")
     for key in (f"{kind}.expert_count", f"{kind}.attention.sliding_window"):
         if theirs.get(key):
-            raise theirs.wrong(key, f"a {KINDS[kind]} here has none")
+            raise theirs.error(key, f"a {KINDS[kind]} here has none")
     heads = theirs.get_int(f"{kind}.attention.head_count")
     width = theirs.get_int(f"{kind}.rope.dimension_count", max(1, table.shape[1] // heads))
     ids = {key: theirs.get(f"tokenizer.ggml.{name}_token_id") for key, name in ROLES.items()}
@@ -89,18 +89,18 @@ ROLES = {"bos_token": "bos", "eos_token": "eos", "pad_token": "padding"}
 SCALED = {"factor": "factor", "original_context_length": "original_max_position_embeddings"}
 
 
-def rope_config(file: GGUFFile, theirs: HFConfig, kind: str) -> dict[str, Any]:
+def rope_config(file: GGUFFile, hf: HFConfig, kind: str) -> dict[str, Any]:
     """Rotary positions; a factor for each pair of channels, where a tensor has them, is what longrope says."""
-    where, base = f"{kind}.rope.scaling.", shortest_float(theirs.get_float(f"{kind}.rope.freq_base", 10_000.0))
+    where, base = f"{kind}.rope.scaling.", shortest_float(hf.get_float(f"{kind}.rope.freq_base", 10_000.0))
     if held := file.tensors.get("rope_freqs.weight"):
         factors = [shortest_float(factor) for factor in whole_tensor(file, held).flatten().tolist()]
         both = {"short_factor": factors, "long_factor": factors, "factor": 1.0, "attention_factor": 1.0}
-        length = theirs.get_int(f"{kind}.context_length")
+        length = hf.get_int(f"{kind}.context_length")
         return {"rope_type": "longrope", "rope_theta": base, "original_max_position_embeddings": length, **both}
-    scaling = theirs.get_str(f"{where}type", {"none": "default", "linear": "linear", "yarn": "yarn"}, "none")
+    scaling = hf.get_str(f"{where}type", {"none": "default", "linear": "linear", "yarn": "yarn"}, "none")
     told = {key.removeprefix(where): value for key, value in file.facts.items() if key.startswith(where)}
     if strange := sorted(told.keys() - SCALED.keys() - {"type", "finetuned"}):
-        raise theirs.wrong(where + strange[0], "no such scaling is known here")
+        raise hf.error(where + strange[0], "no such scaling is known here")
     scaled = {} if scaling == "default" else {SCALED[key]: told[key] for key in SCALED if key in told}
     return {"rope_type": scaling, "rope_theta": base, **scaled}
 
@@ -140,12 +140,12 @@ def whole_tensor(file: GGUFFile, held: GGUFTensor) -> Tensor:
     return torch.cat([piece for _, piece in file.pieces(held)])
 
 
-def rope_row_order(held: GGUFTensor, said: HFConfig) -> Tensor | None:
+def rope_row_order(held: GGUFTensor, hf: HFConfig) -> Tensor | None:
     """Where each row of q and k goes: a file of a Llama has the two channels that turn together beside each other."""
-    found = TURNED.fullmatch(held.name) if said.get("model_type") == "llama" else None
+    found = TURNED.fullmatch(held.name) if hf.get("model_type") == "llama" else None
     if found is None:
         return None
-    heads = said.get_int("num_attention_heads" if found[1] == "q" else "num_key_value_heads")
+    heads = hf.get_int("num_attention_heads" if found[1] == "q" else "num_key_value_heads")
     rows: Tensor = torch.arange(held.shape[0]).unflatten(0, (heads, 2, -1))
     return rows.transpose(1, 2).flatten()
 
@@ -168,38 +168,38 @@ def gguf_tokenizer(path: Path) -> Tokenizer | None:
         return None
 
 
-def gguf_vocab(theirs: HFConfig) -> GgufVocab:
-    kind, split = str(theirs.get("ggml.model", "none")), str(theirs.get("ggml.pre", "default"))
-    starts = theirs.get_bool("ggml.add_bos_token", kind == "llama" or split in WHOLE_WORD_SPLITS)
+def gguf_vocab(hf: HFConfig) -> GgufVocab:
+    kind, split = str(hf.get("ggml.model", "none")), str(hf.get("ggml.pre", "default"))
+    starts = hf.get_bool("ggml.add_bos_token", kind == "llama" or split in WHOLE_WORD_SPLITS)
     return GgufVocab(
         kind=kind,
-        tokens=typed_list(theirs, "ggml.tokens", str),
-        merges=typed_list(theirs, "ggml.merges", str),
-        scores=typed_list(theirs, "ggml.scores", float),
-        types=typed_list(theirs, "ggml.token_type", int),
+        tokens=typed_list(hf, "ggml.tokens", str),
+        merges=typed_list(hf, "ggml.merges", str),
+        scores=typed_list(hf, "ggml.scores", float),
+        types=typed_list(hf, "ggml.token_type", int),
         split=split,
-        start=special_token_id(theirs, "bos") if starts else None,
-        blank=theirs.get_bool("ggml.add_space_prefix", True),
+        start=special_token_id(hf, "bos") if starts else None,
+        blank=hf.get_bool("ggml.add_space_prefix", True),
     )
 
 
-def typed_list(theirs: HFConfig, key: str, kind: type) -> list[Any]:
-    found = theirs.get(key, [])
+def typed_list(hf: HFConfig, key: str, kind: type) -> list[Any]:
+    found = hf.get(key, [])
     if not isinstance(found, list) or (found and type(found[0]) is not kind):
-        raise theirs.wrong(key, f"expected a list of {kind.__name__}")
+        raise hf.error(key, f"expected a list of {kind.__name__}")
     return found
 
 
-def special_token_id(theirs: HFConfig, name: str) -> int | None:
+def special_token_id(hf: HFConfig, name: str) -> int | None:
     """The id of a token with a role, if there is such a token."""
-    found = theirs.get(f"ggml.{name}_token_id")
-    return found if type(found) is int and 0 <= found < len(typed_list(theirs, "ggml.tokens", str)) else None
+    found = hf.get(f"ggml.{name}_token_id")
+    return found if type(found) is int and 0 <= found < len(typed_list(hf, "ggml.tokens", str)) else None
 
 
-def gguf_tokenizer_config(theirs: HFConfig) -> dict[str, Any]:
+def gguf_tokenizer_config(hf: HFConfig) -> dict[str, Any]:
     """A tokenizer_config.json: which token is for what, and how a chat is written."""
-    tokens = typed_list(theirs, "ggml.tokens", str)
-    roles = {key: special_token_id(theirs, name) for key, name in (*ROLES.items(), ("unk_token", "unknown"))}
+    tokens = typed_list(hf, "ggml.tokens", str)
+    roles = {key: special_token_id(hf, name) for key, name in (*ROLES.items(), ("unk_token", "unknown"))}
     plain = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
-    chat = {"chat_template": theirs.get("chat_template")} if isinstance(theirs.get("chat_template"), str) else {}
+    chat = {"chat_template": hf.get("chat_template")} if isinstance(hf.get("chat_template"), str) else {}
     return plain | {key: tokens[id] for key, id in roles.items() if id is not None} | chat

@@ -69,37 +69,37 @@ def read_preprocessor(c: config.Model, folder: Path, known: FamilyClass | None) 
         raise DataError(f"{path}: {problem}; mend it, or remove it to see images as the family usually does") from None
 
 
-def front_end_from_hf(c: Front, theirs: HFConfig) -> Front:
-    frame = resize_from_hf(c, theirs)
-    factor = 255 * theirs.get_float("rescale_factor", 1 / 255) if theirs.get_bool("do_rescale", True) else 255.0
+def front_end_from_hf(c: Front, hf: HFConfig) -> Front:
+    frame = resize_from_hf(c, hf)
+    factor = 255 * hf.get_float("rescale_factor", 1 / 255) if hf.get_bool("do_rescale", True) else 255.0
     if not 1e-9 < factor < 1e9:
-        raise theirs.wrong("rescale_factor", "expected more than zero, such as 0.00392156862745098")
-    normal = theirs.get_bool("do_normalize", True)
-    mean = channel_values(theirs, "image_mean", getattr(c, "mean", (0.5,))) if normal else (0.0,)
-    std = channel_values(theirs, "image_std", getattr(c, "std", (0.5,))) if normal else (1.0,)
+        raise hf.error("rescale_factor", "expected more than zero, such as 0.00392156862745098")
+    normal = hf.get_bool("do_normalize", True)
+    mean = channel_values(hf, "image_mean", getattr(c, "mean", (0.5,))) if normal else (0.0,)
+    std = channel_values(hf, "image_std", getattr(c, "std", (0.5,))) if normal else (1.0,)
     mean, std = (tuple(one / factor for one in each) for each in (mean, std))
     if isinstance(c, config.PatchEmbedding):
         return replace(c, mean=mean, std=std, resize=frame)
-    rows, columns = image_size(theirs, "size") or c.grid
+    rows, columns = image_size(hf, "size") or c.grid
     grid = (rows, columns) if rows * columns == c.count else c.grid
-    return replace(c, grid=grid, resize=frame, colors=palette_from_hf(c, theirs, mean, std))
+    return replace(c, grid=grid, resize=frame, colors=palette_from_hf(c, hf, mean, std))
 
 
-def channel_values(theirs: HFConfig, key: str, default: tuple[float, ...]) -> tuple[float, ...]:
+def channel_values(hf: HFConfig, key: str, default: tuple[float, ...]) -> tuple[float, ...]:
     """One number for all channels, or one for each."""
-    if theirs.get(key) is None:
+    if hf.get(key) is None:
         return default
-    found = theirs.numbers(key) if isinstance(theirs.get(key), list) else (theirs.get_float(key),)
+    found = hf.numbers(key) if isinstance(hf.get(key), list) else (hf.get_float(key),)
     if not all(map(math.isfinite, found)):
-        raise theirs.wrong(key, "expected finite numbers")
+        raise hf.error(key, "expected finite numbers")
     return found
 
 
 def palette_from_hf(
-    c: config.PixelEmbedding, theirs: HFConfig, mean: tuple[float, ...], std: tuple[float, ...]
+    c: config.PixelEmbedding, hf: HFConfig, mean: tuple[float, ...], std: tuple[float, ...]
 ) -> tuple[str, ...]:
     """Their clusters, which are in the numbers that the model sees, as colours."""
-    found = theirs.get("clusters")
+    found = hf.get("clusters")
     if found is None:
         return c.colors
     try:
@@ -108,7 +108,7 @@ def palette_from_hf(
         whole = all(abs(255 * share - round(255 * share)) < 1e-4 for each in shares for share in each)
         return tuple("".join(hex_digits(share, 2 if whole else 4) for share in each) for each in shares)
     except (TypeError, ValueError, OverflowError):
-        raise theirs.wrong("clusters", f"expected {c.palette} colours of {c.channels} numbers each") from None
+        raise hf.error("clusters", f"expected {c.palette} colours of {c.channels} numbers each") from None
 
 
 def hex_digits(share: float, count: int) -> str:
@@ -117,45 +117,45 @@ def hex_digits(share: float, count: int) -> str:
     return f"{min(most, max(0, round(most * share))):0{count}x}"
 
 
-def resize_from_hf(c: Front, theirs: HFConfig) -> config.ImageResize:
+def resize_from_hf(c: Front, hf: HFConfig) -> config.ImageResize:
     """How an image of another size becomes one of theirs."""
     way: Any = c.resize.resample
-    if (said := theirs.get("resample")) is not None:
+    if (said := hf.get("resample")) is not None:
         if type(said) is not int or said not in RESAMPLE:
-            told = f"{theirs.path}: resample is {said}, where 2 (bilinear) and 3 (bicubic) are known here"
+            told = f"{hf.path}: resample is {said}, where 2 (bilinear) and 3 (bicubic) are known here"
             warnings.warn(f"{told}; images are made larger or smaller by {way} means", stacklevel=6)
         way = RESAMPLE.get(said, way) if type(said) is int else way
-    if not theirs.get_bool("do_resize", True):
+    if not hf.get_bool("do_resize", True):
         return replace(c.resize, resample=way)
-    edge, wanted = shortest_edge(theirs), c.image_size if isinstance(c, config.PatchEmbedding) else max(c.grid)
-    high, wide = (edge, edge) if edge else image_size(theirs, "size") or (wanted, wanted)
-    cut = theirs.get_bool("do_center_crop", False) and high == wide > wanted
+    edge, wanted = shortest_edge(hf), c.image_size if isinstance(c, config.PatchEmbedding) else max(c.grid)
+    high, wide = (edge, edge) if edge else image_size(hf, "size") or (wanted, wanted)
+    cut = hf.get_bool("do_center_crop", False) and high == wide > wanted
     return config.ImageResize(
         mode="shortest_edge" if edge else "stretch", size_before_crop=high if cut else None, resample=way
     )
 
 
-def shortest_edge(theirs: HFConfig) -> int | None:
+def shortest_edge(hf: HFConfig) -> int | None:
     """The pixels of the shorter side, where proportions stay; old files of CLIP say it as a number."""
-    kind = str(theirs.get("image_processor_type") or theirs.get("feature_extractor_type"))
-    match theirs.get("size"):
+    kind = str(hf.get("image_processor_type") or hf.get("feature_extractor_type"))
+    match hf.get("size"):
         case {"shortest_edge": int()}:
-            return theirs.table("size").get_int("shortest_edge")
+            return hf.table("size").get_int("shortest_edge")
         case int() if kind.startswith("CLIP"):
-            return theirs.get_int("size")
+            return hf.get_int("size")
     return None
 
 
-def image_size(theirs: HFConfig, key: str) -> tuple[int, int] | None:
+def image_size(hf: HFConfig, key: str) -> tuple[int, int] | None:
     """Rows and columns, in whichever way they are said."""
-    match theirs.get(key):
+    match hf.get(key):
         case None | {"shortest_edge": _}:
             return None
         case {"height": int(), "width": int()}:
-            return theirs.table(key).get_int("height"), theirs.table(key).get_int("width")
+            return hf.table(key).get_int("height"), hf.table(key).get_int("width")
         case int():
-            return theirs.get_int(key), theirs.get_int(key)
-    raise theirs.wrong(key, 'expected {"height": ..., "width": ...}, {"shortest_edge": ...} or a whole number')
+            return hf.get_int(key), hf.get_int(key)
+    raise hf.error(key, 'expected {"height": ..., "width": ...}, {"shortest_edge": ...} or a whole number')
 
 
 # ---------------------------------------------------------------- writing
@@ -203,10 +203,10 @@ def per_channel(numbers: tuple[float, ...], channels: int) -> list[float]:
 # ---------------------------------------------------------------- what the answers are called
 
 
-def classification_task(c: config.Model, said: Mapping[str, Any]) -> config.Task | None:
+def classification_task(c: config.Model, raw: Mapping[str, Any]) -> config.Task | None:
     """What a published model of images can be asked: which of the classes that its config.json names."""
     many = c.head.out if isinstance(c, config.Transformer) and isinstance(c.head, config.PoolingHead) else None
-    if image_front_end(c) is None or many is None or many < 2 or not isinstance(names := said.get("id2label"), dict):
+    if image_front_end(c) is None or many is None or many < 2 or not isinstance(names := raw.get("id2label"), dict):
         return None
     told = [str(names.get(str(place), place)) for place in range(many)]
     times = Counter(told)

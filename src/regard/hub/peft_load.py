@@ -107,21 +107,21 @@ def read_extras(folder: Path) -> dict[str, Any]:
     return read_json_object(own_file(folder, ADAPTER_EXTRAS)) if (folder / ADAPTER_EXTRAS).is_file() else {}
 
 
-def check_peft_config(theirs: HFConfig) -> None:
+def check_peft_config(hf: HFConfig) -> None:
     """Refuse what would mean something else than s·B A."""
-    if theirs.get("peft_type") != "LORA":
-        raise theirs.wrong("peft_type", "adapters here can only be LORA")
-    theirs.require("bias", "none")
-    if theirs.get("use_dora"):
-        raise theirs.wrong("use_dora", "DoRA also learns the lengths of weights, which adapters here do not; merge it "
+    if hf.get("peft_type") != "LORA":
+        raise hf.error("peft_type", "adapters here can only be LORA")
+    hf.require("bias", "none")
+    if hf.get("use_dora"):
+        raise hf.error("use_dora", "DoRA also learns the lengths of weights, which adapters here do not; merge it "
                            "with peft, and load the merged model")  # fmt: skip
-    begins = theirs.get("init_lora_weights", True)
+    begins = hf.get("init_lora_weights", True)
     if begins not in BEGINNINGS:
-        raise theirs.wrong("init_lora_weights", "it changes the base as well; convert it with peft to a plain one "
+        raise hf.error("init_lora_weights", "it changes the base as well; convert it with peft to a plain one "
                            "(path_initial_model_for_weight_conversion)")  # fmt: skip
-    strange = [key for key, value in theirs.said.items() if value and key not in KNOWN_PEFT_KEYS]
+    strange = [key for key, value in hf.said.items() if value and key not in KNOWN_PEFT_KEYS]
     if strange:
-        raise theirs.wrong(strange[0], "it may change answers in a way that is not known here; merge the adapter with "
+        raise hf.error(strange[0], "it may change answers in a way that is not known here; merge the adapter with "
                            "peft, and load the merged model")  # fmt: skip
 
 
@@ -143,7 +143,7 @@ def apply_adapter(model: Any, adapter: PeftAdapter) -> Any:
     if isinstance(model.c, config.DualEncoder):
         raise config.ConfigError(f"{adapter.path}: it is for one model, and towers are several; merge it with peft")
     if lora.adapted_modules(model):
-        raise config.ConfigError(f"{adapter.path}: the model wears adapters already; model.merge() makes them part of "
+        raise config.ConfigError(f"{adapter.path}: the model has adapters already; model.merge() makes them part of "
                                  "it, and room for others")  # fmt: skip
     before = model.c, model.head, model.task, model.source_folder
     try:
@@ -254,7 +254,7 @@ def adapter_scale(name: str, rank: int, adapter: PeftAdapter) -> float:
     for key in patterns.said:
         ending = key.removeprefix("^").removesuffix("$").replace("\\.", ".")
         if re.search(r"[\\*+?()\[\]{}|^$]", ending):  # a pattern out of a file is never run: it may take for ever
-            raise patterns.wrong(key, "expected the name of a map, or its end")
+            raise patterns.error(key, "expected the name of a map, or its end")
         if name == ending or (name.endswith(f".{ending}") and not key.startswith("^")):
             alpha = patterns.get_float(key)
             break
@@ -265,7 +265,7 @@ def adapter_dropout(adapter: PeftAdapter) -> float:
     theirs = HFConfig(adapter.settings, str(adapter.path / ADAPTER_CONFIG))
     rate = theirs.get_float("lora_dropout", 0.0)
     if not 0 <= rate < 1:
-        raise theirs.wrong("lora_dropout", "expected a number from 0 up to 1")
+        raise theirs.error("lora_dropout", "expected a number from 0 up to 1")
     return rate
 
 

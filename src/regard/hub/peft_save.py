@@ -98,23 +98,23 @@ def write_adapter_files(folder: Path, adapter: PeftAdapter) -> None:
 
 def collect_adapter(model: Any, base: str | None = None) -> PeftAdapter:
     """The adapters of a model and what learned with them; `base` is the name of the model that they are for."""
-    worn, learned = lora.adapted_modules(model), lora.adapter_parameters(model)
-    if not worn:
-        raise config.ConfigError("the model wears no adapters; model.adapt(...) puts some on")
+    adapted, learned = lora.adapted_modules(model), lora.adapter_parameters(model)
+    if not adapted:
+        raise config.ConfigError("the model has no adapters; model.adapt(...) attaches some")
     known = match_family(model.c, preferred_architecture(model.task, model.source_folder))
     rows = known.family.rows(known.architecture, model.c) if known else None
     trained = {name for name, weight in model.named_parameters(remove_duplicate=False) if weight.requires_grad}
     table = hf_tensor_names(model, rows, known.family.name if known else "")
     saved = modules_to_save(table, trained - learned.keys())
     others = saved_module_tensors(model, table, saved)
-    changes = {their: change for path, part in worn.items()
+    changes = {their: change for path, part in adapted.items()
                for their, change in changes_in_hf_layout(path, part, table, rows is None)}  # fmt: skip
     if inside := [name for name in changes if is_within(f"{name}.weight", saved)]:
         raise config.ConfigError(
             f"lora.modules_to_save: what it names holds {inside[0]}, which has an adapter; leave out one"
         )
     flipped = rows is not None and any(table[f"{name}.weight"][0].transform == "flip" for name in changes)
-    drop = max(low.dropout for part in worn.values() for low in part.lora.values())
+    drop = max(low.dropout for part in adapted.values() for low in part.lora.values())
     task = peft_task_type(known, model.c, saved)
     said = {
         **peft_metadata(task, saved, base),

@@ -40,21 +40,21 @@ from regard.text.tokenizer_files import slow_tokenizer_kind
 WORD = "add_pooling_layer"
 
 
-def note_missing_pooler(said: dict[str, Any], stored: Iterable[str]) -> dict[str, Any]:
+def note_missing_pooler(raw: dict[str, Any], stored: Iterable[str]) -> dict[str, Any]:
     """A config.json with the word for a pooler that is not there, given the names of the tensors that are."""
-    family, classes = FAMILIES.get(str(said.get("model_type"))), said.get("architectures")
-    if family is None or WORD in said or not isinstance(classes, list) or not classes:
-        return said
+    family, classes = FAMILIES.get(str(raw.get("model_type"))), raw.get("architectures")
+    if family is None or WORD in raw or not isinstance(classes, list) or not classes:
+        return raw
     if classes[0] not in family.body_prefix or not any(
         is_pooler_tensor(row.theirs) for row in name_table.load_name_table(family.table, classes[0])
     ):
-        return said
-    return said if any(map(is_pooler_tensor, stored)) else {**said, WORD: False}
+        return raw
+    return raw if any(map(is_pooler_tensor, stored)) else {**raw, WORD: False}
 
 
-def without_pooler_note(said: dict[str, Any]) -> dict[str, Any]:
+def without_pooler_note(raw: dict[str, Any]) -> dict[str, Any]:
     """The same without that word."""
-    return {key: value for key, value in said.items() if key != WORD}
+    return {key: value for key, value in raw.items() if key != WORD}
 
 
 def is_pooler_tensor(name: str) -> bool:
@@ -155,9 +155,9 @@ def load_tokenizer(found: ModelFolder) -> Tokenizer | None:
     return None if found.tokenizer_path is None else Tokenizer.load(found.tokenizer_path)
 
 
-def trained_task(said: dict[str, Any], where: str) -> config.Task | None:
+def trained_task(raw: dict[str, Any], where: str) -> config.Task | None:
     """What the model was trained to be asked, where it was trained here."""
-    ours = said.get("regard")
+    ours = raw.get("regard")
     task = ours.get("task") if isinstance(ours, dict) else None
     if not isinstance(task, dict):
         return None
@@ -183,25 +183,25 @@ def load_weights(model: Transformer | DualEncoder, folder: ModelFolder, device: 
     return load_folder_weights(model, folder.path, family.rows(folder.architecture, folder.config), family, device)
 
 
-def parse_config(said: dict[str, Any], path: str) -> tuple[config.Model, FamilyClass | None, int | None]:
+def parse_config(raw: dict[str, Any], path: str) -> tuple[config.Model, FamilyClass | None, int | None]:
     """The config, the family of the tensors' names and its class, and the length."""
-    if said.get("model_type") == "regard":
-        c, context = parse_own_config(said, path)
+    if raw.get("model_type") == "regard":
+        c, context = parse_own_config(raw, path)
         return c, None, context
     try:
-        c, family, architecture, longest = parse_hf_config(said, path)
+        c, family, architecture, longest = parse_hf_config(raw, path)
     except ArithmeticError as problem:  # exp of a billion, a part of nothing
         raise DataError(f"{path}: a number in it is out of all proportion ({problem}); fetch it again") from None
-    if "regard" in said:
-        mine, context = parse_own_config(said, path)
+    if "regard" in raw:
+        mine, context = parse_own_config(raw, path)
         if type(mine) is type(c) and canonicalize(mine) == canonicalize(c):
             return mine, FamilyClass(family, architecture), context or longest
         warnings.warn(f"{path}: was changed after it was written here; 'regard' in it is left aside", stacklevel=4)
     return c, FamilyClass(family, architecture), longest
 
 
-def parse_own_config(said: dict[str, Any], path: str) -> tuple[config.Model, int | None]:
-    match said.get("regard"):
+def parse_own_config(raw: dict[str, Any], path: str) -> tuple[config.Model, int | None]:
+    match raw.get("regard"):
         case {"format": 1 | 2, "config": tree, "context": int() | None as context}:
             try:
                 if isinstance(tree, dict) and tree.get("kind") in ("dual_encoder", "towers"):

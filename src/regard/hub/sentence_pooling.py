@@ -77,20 +77,20 @@ def list_modules(path: Path) -> list[tuple[str, str]]:
     return steps
 
 
-def pooling_mode(said: HFConfig) -> Place:
+def pooling_mode(hf: HFConfig) -> Place:
     """The one place that a vector is taken from."""
-    word = said.get("pooling_mode")
-    asked = [mode for key, mode in MODES.items() if said.get_bool(key, False)]
+    word = hf.get("pooling_mode")
+    asked = [mode for key, mode in MODES.items() if hf.get_bool(key, False)]
     if word is not None:
         asked = [NEWER.get(str(each), str(each)) for each in (word if isinstance(word, list) else [word])]
     if len(asked) != 1:
         many = f"{' and '.join(asked)} set side by side" if asked else "no way is named"
-        raise DataError(f"{said.path}: {many}; expected one of {', '.join(get_args(Place))}")
+        raise DataError(f"{hf.path}: {many}; expected one of {', '.join(get_args(Place))}")
     match asked[0]:
         case "mean" | "cls" | "max" | "last" as known:
             return known
         case other:
-            raise DataError(f"{said.path}: a vector by {other!r}; known are {', '.join(get_args(Place))}")
+            raise DataError(f"{hf.path}: a vector by {other!r}; known are {', '.join(get_args(Place))}")
 
 
 def max_sequence_length(folder: Path) -> int | None:
@@ -113,5 +113,5 @@ def default_prompt(folder: Path) -> str:
     if name is None:
         return ""
     if not isinstance(text := known.said.get(str(name)), str):
-        raise theirs.wrong("default_prompt_name", f"there are prompts for {', '.join(known.said) or 'nothing'}")
+        raise theirs.error("default_prompt_name", f"there are prompts for {', '.join(known.said) or 'nothing'}")
     return text

@@ -47,9 +47,9 @@ LAYERS = re.compile(r"(.*_)?(layers?|depths?|groups|types)")  # their words for 
 SIZES = ("dim", "vocab", "hidden", "heads", "embed_dim", "head_dim", "segments", "out")  # ours for the axes of tensors
 
 
-def check_layer_counts(said: Mapping[str, Any], where: str) -> None:
+def check_layer_counts(raw: Mapping[str, Any], where: str) -> None:
     """Refuse numbers of layers that no model has."""
-    for path, value in config_leaves(said):
+    for path, value in config_leaves(raw):
         if type(value) is int and value > DEEPEST and any(LAYERS.fullmatch(name) for name in path if name):
             raise DataError(f"{where}: {'.'.join(filter(None, path))} is {value:.6g}; no model here has more than "
                             f"{DEEPEST:,} layers")  # fmt: skip

@@ -170,7 +170,7 @@ class WeightReader:
 
     def works(self, each: ReadRequest) -> Iterator[Callable[[], None]]:
         if each.transposed:
-            yield partial(self.turn, *each)
+            yield partial(self.read_transformed, *each)
         else:
             place = each.place.T if each.stored_transposed else each.place
             yield from (partial(self.bring, each.of, *part) for part in row_pieces(each.of, place))
@@ -190,7 +190,7 @@ class WeightReader:
             self.put(came, place)
 
     @torch.no_grad()
-    def turn(self, of: StoredTensor, row: NameRow, place: Tensor) -> None:
+    def read_transformed(self, of: StoredTensor, row: NameRow, place: Tensor) -> None:
         """A tensor that its table turns: on a desk in the order of the file, and then to its place."""
         desk = self.desks.get()
         try:

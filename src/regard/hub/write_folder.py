@@ -255,11 +255,11 @@ STEPS = (".json", ".safetensors", ".txt")  # what a step of modules.json may con
 MOST = 16  # files with terms of use
 
 
-def is_unchanged(said: Mapping[str, Any], c: config.Model, known: FamilyClass | None) -> bool:
+def is_unchanged(raw: Mapping[str, Any], c: config.Model, known: FamilyClass | None) -> bool:
     """Whether a config.json says this very model, and says it as a class of a family."""
-    if known is None or not said or said.get("model_type") == "regard":
+    if known is None or not raw or raw.get("model_type") == "regard":
         return False
-    there = parse_hf_config(dict(said), "config.json")
+    there = parse_hf_config(dict(raw), "config.json")
     return (there.family, there.architecture) == known and canonicalize(there.config) == canonicalize(c)
 
 

@@ -311,7 +311,7 @@ class Classifier:
             batch = batch_to_device(task.collate_eval(examples, seeded_generator(0)), device)
             return [label_probabilities(self.model, row) for row in classify_batch(self.model, batch).float().cpu()]
 
-        examples = [task.seen(record) for _, record in rows]
+        examples = [task.encode_input(record) for _, record in rows]
         return run_batched(self.model, examples, [list(range(len(rows)))], forward)
 
     def format_answer(self, answer: Any, top: int | None) -> dict[str, Any]:

@@ -19,13 +19,13 @@ DTYPE_ALIASES = {
 WORDS = ("auto", *DTYPES, *DTYPE_ALIASES)
 
 
-def parse_dtype(said: Any, key: str = "dtype") -> torch.dtype | None:
+def parse_dtype(dtype: Any, key: str = "dtype") -> torch.dtype | None:
     """The torch type that a type or a name means; None for "auto", as the weights are stored."""
-    if isinstance(said, torch.dtype) and said in DTYPES.values():
-        return said
-    name = said.removeprefix("torch.").lower() if isinstance(said, str) else ""
+    if isinstance(dtype, torch.dtype) and dtype in DTYPES.values():
+        return dtype
+    name = dtype.removeprefix("torch.").lower() if isinstance(dtype, str) else ""
     if name == "auto":
         return None
     if (name := DTYPE_ALIASES.get(name, name)) in DTYPES:
         return DTYPES[name]
-    raise ConfigError(f"{key}: no {said!r}; there are {', '.join(WORDS)}, and the same of torch")
+    raise ConfigError(f"{key}: no {dtype!r}; there are {', '.join(WORDS)}, and the same of torch")

@@ -70,7 +70,7 @@ class DualEncoderModel(PretrainedMixin, DualEncoderHFCallMixin, PackableModel, d
         phrases = isinstance(self.task, config.Contrastive) and self.task.phrase_list
         rows = [around(self.ids(normalize_phrases(text) if phrases else text, most)) for text in texts]
         wide = RowPadding(max(4, *map(len, rows)))
-        given = {"ids": wide.padded(rows, TaskSpecialTokens.of(self.tokenizer).fill), "real": wide.there(rows)}
+        given = {"ids": wide.pad(rows, TaskSpecialTokens.of(self.tokenizer).fill), "real": wide.real_mask(rows)}
         with inference_mode(list(self.modules())):
             return self.encode(1, {name: table.to(self.device) for name, table in given.items()})
 

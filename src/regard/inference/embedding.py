@@ -50,7 +50,7 @@ def embed_inputs(
     how, told = pooling_of(model), dict[int, Tensor]()
     seen = [place for place, thing in enumerate(things) if is_image_input(model, thing)]
     read = sorted(set(range(len(things))) - set(seen))
-    for places, run in ((seen, embed_images), (read, partial(embed_texts, how=how, names=names, refuse=refuse))):
+    for places, run in ((seen, embed_images), (read, partial(embed_texts, pooling=how, names=names, refuse=refuse))):
         done = None if progress is None else partial(add_count, progress, len(told))
         found = run(model, things, places, count_inputs(done)) if places else []
         told |= {place: vector for place, vector in zip(places, found, strict=True) if vector is not None}
@@ -85,20 +85,20 @@ def is_image_input(model: Any, thing: Any) -> bool:
 
 
 def embed_texts(
-    model: Any, things: Sequence[Any], places: list[int], on_batch: OnBatch | None, *, how: "SentencePooling",
+    model: Any, things: Sequence[Any], places: list[int], on_batch: OnBatch | None, *, pooling: "SentencePooling",
     names: Sequence[str] | None, refuse: OnBadInput | None = None,
 ) -> list[Any]:  # fmt: skip
     """A vector for each; None where `refuse` was told."""
-    reader, tower = TextInputs.of(model, how.length), model
+    reader, tower = TextInputs.of(model, pooling.length), model
     if isinstance(model.c, config.DualEncoder):
         tower = next(each for each in model.towers if each.c is reader.c)
     told = None if names is None else [names[place] for place in places]
     refused = None if refuse is None else lambda at, problem: refuse(places[at], problem)
     for place in places:
         check_text(things[place], names[place] if names else f"text {place + 1}")
-    texts = [how.prompt + normalize_text(model, things[place]) for place in places]
+    texts = [pooling.prompt + normalize_text(model, things[place]) for place in places]
     frames = reader.frames(texts, names=told, refuse=refused)
-    return reader.run(model, frames, lambda given: pooled_vectors(tower, given, how.place), on_batch)
+    return reader.run(model, frames, lambda given: pooled_vectors(tower, given, pooling.place), on_batch)
 
 
 def pooled_vectors(tower: Any, given: Given, place: str) -> Tensor:  # (B, D) in fp32 on the CPU

@@ -212,15 +212,17 @@ WIDE = 11  # of the names of filters
 DEAD = 6  # beginnings that died are named on one line, so many of them
 
 
-def format_explanation(made: SampledExplanation | BeamExplanation) -> str:
+def format_explanation(explanation: SampledExplanation | BeamExplanation) -> str:
     """All of it, in plain text."""
-    return "\n".join(step_paragraphs(made) if isinstance(made, SampledExplanation) else format_beam_tree(made))
+    return "\n".join(
+        step_paragraphs(explanation) if isinstance(explanation, SampledExplanation) else format_beam_tree(explanation)
+    )
 
 
-def step_paragraphs(made: SampledExplanation) -> list[str]:
-    wide = len(str(len(made.choices)))
+def step_paragraphs(explanation: SampledExplanation) -> list[str]:
+    wide = len(str(len(explanation.choices)))
     lines: list[str] = []
-    for place, choice in enumerate(made.choices, 1):
+    for place, choice in enumerate(explanation.choices, 1):
         first, *rest = step_paragraph(choice)
         lines += [f"{place:>{wide}}  {first}", *(f"{'':{wide}}  {line}" for line in rest)]
     return lines
@@ -254,16 +256,16 @@ def format_share(number: float) -> str:
 # ---------------------------------------------------------------- the tree
 
 
-def format_beam_tree(made: BeamExplanation) -> list[str]:
+def format_beam_tree(explanation: BeamExplanation) -> list[str]:
     """Every beginning under the one it grew from; the best text is marked, those that died share a line."""
-    best, lines = list(made.made.ids), [repr(made.made.prompt)]
+    best, lines = list(explanation.made.ids), [repr(explanation.made.prompt)]
     stack: list[tuple[int, int | None, str, list[int]]] = [(0, None, "", [])]  # step, parent, margin, ids so far
     while stack:
         step, parent, margin, ids = stack.pop()
         if parent is not None:
-            lines.append(beam_line(made.steps[step - 1][parent], margin, ids == best))
+            lines.append(beam_line(explanation.steps[step - 1][parent], margin, ids == best))
             margin = margin[:-3] + ("   " if margin.endswith("└─ ") else "│  ")
-        there = made.steps[step] if step < len(made.steps) else ()
+        there = explanation.steps[step] if step < len(explanation.steps) else ()
         mine = [(place, one) for place, one in enumerate(there) if one.parent == parent]
         grown = [(place, one) for place, one in mine if one.fate != "died"]
         died = [one for _, one in mine if one.fate == "died"]

@@ -59,7 +59,7 @@ class PromptTemplate:
                             "around them; choose another form, or another separator")  # fmt: skip
         return text
 
-    def ask(self, record: Mapping[str, Any], where: str = "question") -> str:
+    def format_question(self, record: Mapping[str, Any], where: str = "question") -> str:
         """A question: everything before the answer."""
         *given, (last, _) = [part for part in self.parts if part[1] is not None]
         return "".join(literal + field_value(record, str(name), where) for literal, name in given) + last
@@ -88,7 +88,7 @@ def build_prompt(
     """Examples and a question; where that does not fit, the first examples are dropped, and a warning says so."""
     said = [template.render(each, getattr(each, "where", f"example {place}")) for place, each in enumerate(examples, 1)]
     where = getattr(question, "where", "question")
-    last = template.ask(question, where)
+    last = template.format_question(question, where)
 
     def text(dropped: int) -> str:
         return template.separator.join([*([intro] if intro else []), *said[dropped:], last])  #: S111

@@ -89,15 +89,17 @@ def check_keywords(given: dict[str, Any], known: tuple[str, ...], verb: str) -> 
             raise ConfigError(f"{verb}: {said} is refused: {SETTLED[word][1]}")
 
 
-def parse_device_map(said: Any) -> str:
+def parse_device_map(device_map: Any) -> str:
     """One device for the whole model: a model is not spread over several here."""
-    if isinstance(said, dict):
-        places = set(said.values())
-        said = places.pop() if set(said) == {""} else said
-    if said is None:
+    if isinstance(device_map, dict):
+        places = set(device_map.values())
+        device_map = places.pop() if set(device_map) == {""} else device_map
+    if device_map is None:
         return "cpu"
-    if isinstance(said, int) and not isinstance(said, bool):
-        return f"cuda:{said}"
-    if isinstance(said, str | torch.device):
-        return str(said)
-    raise ConfigError(f"device_map: {said!r}; a model stays whole here, so name one device: auto, cpu, cuda or cuda:1")
+    if isinstance(device_map, int) and not isinstance(device_map, bool):
+        return f"cuda:{device_map}"
+    if isinstance(device_map, str | torch.device):
+        return str(device_map)
+    raise ConfigError(
+        f"device_map: {device_map!r}; a model stays whole here, so name one device: auto, cpu, cuda or cuda:1"
+    )

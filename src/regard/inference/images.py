@@ -106,7 +106,7 @@ def caption_images(model: "Model", pictures: Sequence[Any], **settings: Any) -> 
     c = None if drawn else beam_search_params(whole | settings, tokenizer)
 
     def run(some: list[Record]) -> list[str]:
-        given = task.given(front_end_inputs(front, some, device_of_model(model)))
+        given = task.model_inputs(front_end_inputs(front, some, device_of_model(model)))
         begin = [[task.specials.begin()]] * len(some)
         if c is None:
             return sample_captions(model, begin, given, settings, tokenizer)
@@ -168,7 +168,7 @@ def generate_images(model: "Model", texts: Sequence[str], **settings: Any) -> Te
     task = build_task(c, tokenizer, model.c, rows=RowPadding(model.context or 1), sense=build_processor(c.pixels))
     assert isinstance(task, TextToImage)
     most = task.room - task.around
-    told = task.heard([prompt_ids(tokenizer, task.read(text), most) for text in texts]).tolist()
+    told = task.read_ids([prompt_ids(tokenizer, task.read(text), most) for text in texts]).tolist()
     colours = GenerationLimits(known=task.first + c.pixels.palette, never=frozenset(range(task.first)))
     said = model.collect_ids(
         DecodeSession(model, told, sampling_params({**settings, "max_new_tokens": c.pixels.count}), colours)

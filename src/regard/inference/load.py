@@ -30,8 +30,8 @@ def load_model(
     Models that come with the package have names: "en-fr" translates. `dtype` is the type that it is held in, computes
     in and is saved in: fp32 unless another is given, whatever it was trained or stored in; bf16, fp16, fp64, or one of
     torch's types; "auto" is the type that is stored, and then what is saved unchanged is the same to the byte.
-    It wears the `adapter` in a folder, if one is named; a folder that holds an adapter alone stands for the model that
-    it was trained on, wearing it.
+    The `adapter` in a folder is attached, if one is named; a folder that holds an adapter alone stands for the model
+    that it was trained on, with it.
     On a CPU `weights` selects a packed layout: "auto" keeps the parameters plain and lets the verbs use a packed copy
     in fp32 where that pays (`regard.inference.packed_weights`); fp32, bf16 or int8 hold the weights packed and nothing
     else, so the model can be asked and neither trained nor saved (`regard.native.quantize`); "plain" packs nothing.
@@ -43,7 +43,7 @@ def load_model(
 
     if adapter is None and (base := peft_load.base_model_of(path)) is not None:
         path, adapter = base, path
-    worn = None if adapter is None else peft_load.read_adapter(adapter)
+    peft_adapter = None if adapter is None else peft_load.read_adapter(adapter)
     asked, where = parse_dtype(dtype), resolve_device(device)
     if weights not in (None, "auto", "plain", *WEIGHT_FORMATS):
         raise config.ConfigError(f"weights: no {weights!r}; there are auto, plain, {', '.join(WEIGHT_FORMATS)}")
@@ -63,7 +63,7 @@ def load_model(
     read_specials(model, specials)
     model.generation_defaults = manner_in(found.path, found.said)
     model.to(where).eval()
-    model = model if worn is None else peft_load.apply_adapter(model, worn)
+    model = model if peft_adapter is None else peft_load.apply_adapter(model, peft_adapter)
     if weights == "auto":
         model.layout = PackedWeights() if where.type == "cpu" and is_large_model(model) else None
     elif weights not in (None, "plain"):

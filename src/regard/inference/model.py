@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, overload
 
@@ -251,7 +252,7 @@ class Model(PretrainedMixin, HFCallMixin, PackableModel, core.Transformer):
     def save(self, path: str | Path) -> None:
         """Weights, config and tokenizer as a folder, in the form of `transformers` where the family has one.
 
-        Adapters that the model wears are merged there, and stay what they are here.
+        Adapters of the model are merged there, and stay what they are here.
         """
         from regard.hub import write_folder
         from regard.native.quantize import refuse_packed
@@ -370,15 +371,18 @@ class Model(PretrainedMixin, HFCallMixin, PackableModel, core.Transformer):
         )
         return beam_search(self, texts, c, self.generation_limits, **sources)
 
-    def session(self, texts: list[list[int]], **settings: Any) -> DecodeSession:
-        """A session in ids, whose steps can be seen and changed."""
-        settings = canonical_settings(settings)
+    def session(
+        self, texts: list[list[int]], *, end_ids: frozenset[int] = frozenset(), **settings: Any
+    ) -> DecodeSession:
+        """A session in ids, whose steps can be seen and changed. `end_ids` end a text besides those of the model."""
+        settings, limits = canonical_settings(settings), self.generation_limits
+        limits = replace(limits, ends=limits.ends | end_ids)
         given = {
             name: settings.pop(name) for name in ("source", "source_real", *SPECULATION_SETTINGS) if name in settings
         }
         c = sampling_params(self.default_settings(texts) | settings, self.output_tokenizer)
         kind = SpeculativeSession if wants_speculation(given) else DecodeSession
-        return kind(self, texts, c, self.generation_limits, **given, rules=self.constraints(c, len(texts)))
+        return kind(self, texts, c, limits, **given, rules=self.constraints(c, len(texts), limits))
 
     def resume_session(self, path: str | Path) -> DecodeSession:
         """A session that was saved, to go on with the same ids."""
@@ -386,7 +390,9 @@ class Model(PretrainedMixin, HFCallMixin, PackableModel, core.Transformer):
 
         return load_session(self, path, self.generation_limits)
 
-    def constraints(self, c: config.SamplingParams, rows: int) -> list[TokenConstraint | None]:
+    def constraints(
+        self, c: config.SamplingParams, rows: int, limits: GenerationLimits | None = None
+    ) -> list[TokenConstraint | None]:
         """What each row may say, where the settings ask for a form."""
         if c.regex is None and c.json_schema is None:
             return []
@@ -395,13 +401,14 @@ class Model(PretrainedMixin, HFCallMixin, PackableModel, core.Transformer):
         if self.output_tokenizer is None:
             raise config.ConfigError("regex: this model has no tokenizer to say what its tokens spell; set "
                                      "model.tokenizer")  # fmt: skip
-        never = barred_tokens(self, self.generation_limits)
-        ends = frozenset(id for id in self.generation_limits.ends if id < len(never) and not never[id])
+        limits = limits or self.generation_limits
+        never = barred_tokens(self, limits)
+        ends = frozenset(id for id in limits.ends if id < len(never) and not never[id])
         rule = build_constraint(c, self.output_tokenizer, len(never), ends)
         return [None if rule is None else rule.copy() for _ in range(rows)]
 
     def default_settings(
-        self, texts: list[list[int]], told: dict[str, Any] | None = None, new: int | None = None
+        self, texts: list[list[int]], overrides: dict[str, Any] | None = None, new: int | None = None
     ) -> dict[str, Any]:  # fmt: skip
         """How the next token is chosen, or a text searched for, unless said: as the folder has it.
 
@@ -414,9 +421,9 @@ class Model(PretrainedMixin, HFCallMixin, PackableModel, core.Transformer):
             self.generation_defaults.min_new_tokens(longest),
         )
         least = least if most is None else min(least, most - 1)
-        told = self.generation_defaults.sampling if told is None else told
+        overrides = self.generation_defaults.sampling if overrides is None else overrides
         return {
-            **told,
+            **overrides,
             **({} if most is None else {"max_new_tokens": most}),
             **({"min_new_tokens": least} if least else {}),
         }

@@ -47,7 +47,7 @@ class PackedWeights:
                 self.found, self.packed, self.seen = [], [], None
 
     @contextmanager
-    def used(self, modules: list[nn.Module]) -> Iterator[None]:
+    def use(self, modules: list[nn.Module]) -> Iterator[None]:
         """Multiply by the packed copy, from the first caller that enters until the last leaves."""
         with self.lock:
             if not self.users:

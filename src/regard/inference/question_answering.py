@@ -44,18 +44,18 @@ class BestSpan(NamedTuple):
 
 
 def answer_questions(
-    model: "Model", asked: Sequence[tuple[str, str]], *, names: Sequence[str] | None = None,
+    model: "Model", questions: Sequence[tuple[str, str]], *, names: Sequence[str] | None = None,
     progress: Callable[[int], object] | None = None, refuse: OnBadInput | None = None,
 ) -> list[Any]:  # fmt: skip
     """The answer to each question in its context, an AnswerText; None for a question that `refuse` was told of."""
-    task, names = qa_objective(model), names or [""] * len(asked)
+    task, names = qa_objective(model), names or [""] * len(questions)
     assert model.tokenizer is not None
     tokenizer, windows, owners = model.tokenizer, list[dict[str, Any]](), list[int]()
 
     def cut(question: str, context: str, name: str) -> list[dict[str, Any]]:
         return task.windows(qa_record(task.c, question, context, name), tokenizer)
 
-    given = ((*each, name) for each, name in zip(asked, names, strict=True))
+    given = ((*each, name) for each, name in zip(questions, names, strict=True))
     for place, made in enumerate(try_each(given, cut, refuse)):
         windows += made or []
         owners += [place] * len(made or [])
@@ -64,7 +64,9 @@ def answer_questions(
                         lambda some: score_windows(model, task, some), count_inputs(progress, owners))  # fmt: skip
     for owner, span in zip(owners, found, strict=True):
         best[owner] = max(best.get(owner, span), span)
-    return [best_answer(best[place], context) if place in best else None for place, (_, context) in enumerate(asked)]
+    return [
+        best_answer(best[place], context) if place in best else None for place, (_, context) in enumerate(questions)
+    ]
 
 
 def pair_contexts(questions: Sequence[str], context: str | Sequence[str]) -> list[tuple[str, str]]:

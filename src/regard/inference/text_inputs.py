@@ -147,13 +147,13 @@ class TextInputs:
         """What forward takes by name. A decoder behind an encoder reads the same once more, one place later."""
         ids = [row.ids for row in rows]
         wide = RowPadding(max(4, *map(len, ids)))
-        fill, real = self.specials.fill, wide.there(ids)
-        given = {"ids": wide.padded(ids, fill), "real": real}
+        fill, real = self.specials.fill, wide.real_mask(ids)
+        given = {"ids": wide.pad(ids, fill), "real": real}
         if reading_front_end(self.c).segments > 1:
-            given["segment"] = wide.padded([row.segments for row in rows], 0)
+            given["segment"] = wide.pad([row.segments for row in rows], 0)
         if self.c.encoder is not None:
             begin = self.specials.begin() if self.begin is None else self.begin
-            later = wide.padded([[begin, *row[:-1]] for row in ids], fill)
+            later = wide.pad([[begin, *row[:-1]] for row in ids], fill)
             given = {"ids": later, "real": real, "source": given["ids"], "source_real": real}
         return {name: table.to(self.device) for name, table in given.items()}
 

@@ -136,7 +136,7 @@ class Translator:
                                    "use the tokenizer of the model's training")  # fmt: skip
         return begin
 
-    def most(self, length: int, c: BeamSearchParams) -> int:
+    def max_target_tokens(self, length: int, c: BeamSearchParams) -> int:
         """Tokens that the translation of a source of this length may have."""
         usual = self.model.generation_defaults.max_new_tokens(1) or TIMES * length + MORE
         wanted, room = max(usual, c.min_new_tokens + 1), context_window(self.model, self.model.generation_limits)
@@ -150,7 +150,7 @@ class Translator:
         longest = max(map(len, sources))
         ids = torch.tensor([source + [0] * (longest - len(source)) for source in sources], device=device)
         real = torch.tensor([[place < len(source) for place in range(longest)] for source in sources], device=device)
-        most = [self.most(len(source), c) if new is None else new for source in sources]
+        most = [self.max_target_tokens(len(source), c) if new is None else new for source in sources]
         limits = self.model.generation_limits
         found = beam_search(self.model, [[self.begin]] * len(texts), c, limits, max_new_tokens=most, source=ids,
                             source_real=real, look=None if check is None else lambda grown: check())  # fmt: skip

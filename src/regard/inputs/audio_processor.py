@@ -42,14 +42,14 @@ class AudioProcessor:
             return {"sound": read_audio(found, c.sample_rate, c.max_seconds, cut=cut, where=record.where)}
         where = f"{record.where}: column {name!r}"
         if (rated := samples_with_rate(found)) is not None:
-            return {"sound": self.resampled(*rated, where)}
+            return {"sound": self.resample(*rated, where)}
         samples = to_mono(parse_samples(found, where), where)
         if len(samples) > c.limit and not cut:
             raise DataError(f"{where} holds {len(samples):,} samples, and {c.max_seconds:g} seconds are {c.limit:,}; "
                             "cut it, or set model.embed.max_seconds, or model.embed.too_long=truncate")  # fmt: skip
         return {"sound": samples[: c.limit]}
 
-    def resampled(self, found: Any, rate: int, where: str) -> Tensor:
+    def resample(self, found: Any, rate: int, where: str) -> Tensor:
         """Samples of another rate, as `read_audio` takes them from a file."""
         samples, c = parse_samples(found, where), self.front
         if rate < 1:

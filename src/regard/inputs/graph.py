@@ -42,16 +42,16 @@ class GraphEmbedding(nn.Module):
         self.degrees = nn.Embedding(c.max_degree + 1, width) if c.max_degree else None
 
     def forward(
-        self, nodes: Tensor, *, edges: Tensor | None = None, real: Tensor | None = None, 
+        self, nodes: Tensor, *, edges: Tensor | None = None, real: Tensor | None = None,
         laplacian_pe: Tensor | None = None, random_walk_pe: Tensor | None = None,
     ) -> Tokens:  # fmt: skip
         """edges (B, N, N), True where two are joined; real (B, N); the encodings (B, N, k) by `encodings`."""
-        x = self.carried(nodes)
+        x = self.embed_features(nodes)
         if self.c.node_dropout and self.training:
             x = x * F.dropout(x.new_ones(*x.shape[:2], 1), self.c.node_dropout)
         if self.c.hops:
             x = graph_encodings.propagate_features(x, require_edges(edges, "hops"), self.c.hops)
-        said = self.said(laplacian_pe=laplacian_pe, random_walk_pe=random_walk_pe)
+        said = self.select_encodings(laplacian_pe=laplacian_pe, random_walk_pe=random_walk_pe)
         if self.places is not None:
             x = x + self.places(torch.cat(said, -1).to(x.dtype))
         if self.degrees is not None:
@@ -60,7 +60,7 @@ class GraphEmbedding(nn.Module):
         nowhere = order.new_empty(*order.shape, 0)
         return Tokens(x=x, order=order, coords=nowhere, is_real=real, edges=edges, is_plain=real is None)
 
-    def carried(self, nodes: Tensor) -> Tensor:  # (B, N, D)
+    def embed_features(self, nodes: Tensor) -> Tensor:  # (B, N, D)
         """What the nodes carry, as vectors."""
         c, shape = self.c, tuple(nodes.shape)
         if isinstance(self.nodes, nn.Embedding):
@@ -76,7 +76,7 @@ class GraphEmbedding(nn.Module):
             features = features / total.where(total != 0, 1.0)
         return self.nodes(F.dropout(features, c.dropout, self.training))  # type: ignore[no-any-return]
 
-    def said(self, **given: Tensor | None) -> list[Tensor]:
+    def select_encodings(self, **given: Tensor | None) -> list[Tensor]:
         """The encodings that the setting asks for, all of them and no other."""
         for name, table in given.items():
             asked, got = getattr(self.c, name), 0 if table is None else table.shape[-1]

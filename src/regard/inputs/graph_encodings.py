@@ -149,11 +149,11 @@ class GraphConv(nn.Module):
         )
 
 
-def visible_pairs(ask: AttentionSpec) -> Tensor:
+def visible_pairs(spec: AttentionSpec) -> Tensor:
     """(B, N, N) True for those that the mask lets a token see."""
-    rows = torch.arange(ask.q.count, device=ask.q.order.device)
-    table = mask_table(ask, rows[:1], rows, None, torch.float32)
-    full = rows.new_ones(1, ask.q.count, ask.k.count, dtype=torch.bool)
+    rows = torch.arange(spec.q.count, device=spec.q.order.device)
+    table = mask_table(spec, rows[:1], rows, None, torch.float32)
+    full = rows.new_ones(1, spec.q.count, spec.k.count, dtype=torch.bool)
     return full if table is None else table[:, 0]
 
 

@@ -38,26 +38,26 @@ class MultimodalEmbedding(nn.Module):
         return self.text.tokens
 
     def forward(self, ids: Tensor, *, seen: Any = None, start: Tensor | None = None, **given: Any) -> Tokens:
-        """`seen_real` and the like go to the front end of what is seen. With `start` the text goes on, after a cache
-        that has seen it already."""
+        """The prefix before the text; keywords such as `seen_real` go to the front end of the prefix. With `start` the
+        text goes on, after a cache that holds the prefix already."""
         other = {name.removeprefix(SEEN): given.pop(name) for name in list(given) if name.startswith(SEEN)}
         if "document" in given:
             raise ConfigError("document: a text that follows what is seen is one document; leave it out")
         if seen is None:
             if start is None:
                 raise ConfigError("seen: a model of both reads it before the text; give seen= beside the ids")
-            return self.told(self.text(ids, start=start, **given), 1)
-        first = self.told(self.prefix(seen, **other), 0)
+            return self.add_kind(self.text(ids, start=start, **given), 1)
+        first = self.add_kind(self.prefix(seen, **other), 0)
         if first.batch != len(ids):
             raise ConfigError(f"seen: {first.batch} rows, and there are {len(ids)} texts; give one for each")
         counts = first.order.new_full((first.batch,), first.count) if first.is_real is None else first.is_real.sum(-1)
-        return concatenate_tokens(first, self.told(self.text(ids, start=counts, **given), 1))  #: S083
+        return concatenate_tokens(first, self.add_kind(self.text(ids, start=counts, **given), 1))  #: S083
 
     def cost(self, context: int, trunk_cost: TrunkCost) -> FrontEndCost:
         first, text = (front_end_cost(each, context, trunk_cost) for each in (self.prefix, self.text))
         return FrontEndCost(first.parts + text.parts, first.tokens + text.tokens)
 
-    def told(self, tokens: Tokens, kind: int) -> Tokens:
+    def add_kind(self, tokens: Tokens, kind: int) -> Tokens:
         """The tokens with the vector of their kind."""
         tokens = tokens.with_vectors(tokens.x + self.kinds.weight[kind].to(tokens.x.dtype))
         tokens.segment = torch.full_like(tokens.order, kind)

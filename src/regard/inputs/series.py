@@ -84,13 +84,13 @@ class SeriesEmbedding(nn.Module):
         center, scale = torch.tensor([self.c.mean, self.c.std]).to(x.device, non_blocking=True).unbind()
         return (x - center) / scale if into else x * scale + center
 
-    def restored(self, said: Tensor, tokens: Tokens) -> Tensor:  # (B, horizon, C)
+    def restore(self, forecast: Tensor, tokens: Tokens) -> Tensor:  # (B, horizon, C)
         """What was taken from the windows, given back."""
         assert isinstance(tokens, SeriesTokens)
-        said = said.float()
+        forecast = forecast.float()
         if self.gain is not None and self.shift is not None:
-            said = (said - self.shift.float()) / (self.gain.float() + EPS**2)
-        return self.units(said * tokens.spread + tokens.level, into=False)
+            forecast = (forecast - self.shift.float()) / (self.gain.float() + EPS**2)
+        return self.units(forecast * tokens.spread + tokens.level, into=False)
 
     def cost(self, context: int, trunk_cost: TrunkCost) -> FrontEndCost:
         rows = self.c.channels if self.c.channel_mixing == "independent" else 1
@@ -118,7 +118,7 @@ class ForecastHead(nn.Module):
         told = {"head": c.horizon * (self.channels if self.mixed else 1)}  # by this name init "zero_init" makes it zero
         self.out = FusedLinear(front.c.count * trunk.dim, told, ("head",))
         self.line = FusedLinear(front.c.length, {"head": c.horizon}, ("head",)) if c.linear_skip else None
-        self.restored = front.restored  # a method, and no second home for the front end's weights
+        self.restore = front.restore  # a method, and no second home for the front end's weights
 
     def forward(self, tokens: Tokens) -> Tensor:  # (B, N, D) or (B·C, N, D) -> (B, horizon, C)
         said = self.out(F.dropout(tokens.x.flatten(1), self.c.dropout, self.training))
@@ -126,7 +126,7 @@ class ForecastHead(nn.Module):
         if self.line is not None:
             assert isinstance(tokens, SeriesTokens)
             rows = rows + self.line(tokens.rows.mT.to(said.dtype)).mT
-        return self.restored(rows, tokens)
+        return self.restore(rows, tokens)
 
     def flops(self, tokens: int) -> int:
         """Once for all tokens of a window; the linear skip for each channel, where channels are mixed."""

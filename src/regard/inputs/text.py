@@ -46,19 +46,19 @@ class ChunkEmbedding(nn.Module):
             real = ids != self.c.pad_id
         plain = real is None and ids.shape[1] % self.c.chunk_size == 0
         real = torch.ones_like(ids, dtype=torch.bool) if real is None else real
-        ids, real = (self.folded(x, real) for x in (ids, real))  # (B, C, S)
+        ids, real = (self.fold_rows(x, real) for x in (ids, real))  # (B, C, S)
         made = self.trunk(self.text(ids.flatten(0, 1), real=real.flatten(0, 1)), watch=watch)
-        x = self.map(self.pooled(made.x.unflatten(0, real.shape[:2]), real))  #: S120
+        x = self.map(self.pool_chunks(made.x.unflatten(0, real.shape[:2]), real))  #: S120
         return sequence_tokens(x) if plain else chunk_tokens(x, real.any(-1))
 
-    def folded(self, table: Tensor, real: Tensor) -> Tensor:  # (B, N) -> (B, C, S)
+    def fold_rows(self, table: Tensor, real: Tensor) -> Tensor:  # (B, N) -> (B, C, S)
         """Each row from its first real token on, filled up to whole chunks with what is not there."""
         number = torch.arange(table.shape[1], device=table.device)
         from_first = (number + real.int().argmax(-1, keepdim=True)) % table.shape[1]
         chunks: Tensor = F.pad(table.gather(1, from_first), (0, -table.shape[1] % self.c.chunk_size))
         return chunks.unflatten(1, (-1, self.c.chunk_size))  # type: ignore[no-any-return]
 
-    def pooled(self, x: Tensor, real: Tensor) -> Tensor:  # (B, C, S, D) -> (B, C, D)
+    def pool_chunks(self, x: Tensor, real: Tensor) -> Tensor:  # (B, C, S, D) -> (B, C, D)
         if self.c.pooling == "first":
             return x[:, :, 0]
         keep = real[..., None].to(x.dtype)

@@ -97,7 +97,7 @@ def saved_tensors(c: ModelConfig, batch: int, context: int) -> SavedTensors:
         kept.append(x)
         return x
 
-    def watched(trunk: Trunk, name: str) -> None:
+    def record_blocks(trunk: Trunk, name: str) -> None:
         def begin(block: nn.Module, given: Any) -> None:
             spans.append((name, len(kept), 0, given[0]))
 
@@ -110,7 +110,7 @@ def saved_tensors(c: ModelConfig, batch: int, context: int) -> SavedTensors:
 
     for name, module in made.model.named_modules():
         if isinstance(module, Trunk):
-            watched(module, name)
+            record_blocks(module, name)
     with made.mode, torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
         fake_loss(made.run(batch, context))
     return sum_saved(kept, spans, {storage_id(weight) for weight in made.model.parameters()})
@@ -188,13 +188,13 @@ def shorten_trunk(trunk: config.Trunk) -> config.Trunk:
 def single_layer_trunk(trunk: config.Trunk, layer: int, depth: int = 1) -> config.Trunk:
     """A trunk whose every layer is like one of this trunk's."""
 
-    def counted(c: config.Attention) -> config.Attention:
+    def resolve_heads(c: config.Attention) -> config.Attention:
         heads, groups, width = c.counts(layer, trunk.dim)
         return replace(c, heads=heads, kv_heads=groups, head_dim=width)
 
     return replace(
-        trunk, depth=depth, mask=trunk.masks[layer % len(trunk.masks)], attention=counted(trunk.attention),
-        cross_attention=None if trunk.cross_attention is None else counted(trunk.cross_attention),
+        trunk, depth=depth, mask=trunk.masks[layer % len(trunk.masks)], attention=resolve_heads(trunk.attention),
+        cross_attention=None if trunk.cross_attention is None else resolve_heads(trunk.cross_attention),
         cross="last" if trunk.cross == "layerwise" else trunk.cross,
     )  # fmt: skip
 

@@ -48,10 +48,10 @@ class CalibratedMachine:
     about: dict[str, str | int]
     ladders: dict[str, SpeedLadder]
 
-    def step(self, asked: StepWork, moves: StepWork, precision: str, times: int = 1) -> tuple[float, dict[str, float]]:
-        """Seconds of a step that does `times` what is `asked` and then moves the weights; and what they go to."""
+    def step(self, work: StepWork, moves: StepWork, precision: str, times: int = 1) -> tuple[float, dict[str, float]]:
+        """Seconds of a step that does `times` what is `work` and then moves the weights; and what they go to."""
         parts = dict.fromkeys((*dict.fromkeys(PARTS.values()), "elementwise", "optimizer"), 0.0)
-        for name, seconds in self.spent(asked).items():
+        for name, seconds in self.spent(work).items():
             parts[PARTS.get(name.partition(".")[0], "elementwise")] += times * seconds
         spent = self.spent(moves)
         if self.about["device"] != "cpu":  # which is asked to move all weights at once
@@ -60,7 +60,7 @@ class CalibratedMachine:
         rest = sum(parts.values()) - parts["calls"]
         # a processor does one thing after the other; an accelerator computes while it is asked for more
         total = rest + parts["calls"] if self.about["device"] == "cpu" else max(rest, parts["calls"])
-        longer = self.longer(total, precision, compiled=("kernel", 1) in asked.charges)
+        longer = self.longer(total, precision, compiled=("kernel", 1) in work.charges)
         return total * longer, {name: seconds * longer for name, seconds in parts.items()}
 
     def longer(self, seconds: float, precision: str, compiled: bool) -> float:
@@ -81,9 +81,10 @@ class CalibratedMachine:
     def rate(self, name: str, size: float) -> float:
         rungs = self.ladder(name)
         above = bisect([rung[0] for rung in rungs], size)
-        if above in (0, len(rungs)):
+        if above in (0, len(rungs)):  # beyond the ladder the last speed holds: a fit would go on rising for ever
             return rungs[min(above, len(rungs) - 1)][1]
         (low, slow), (high, fast) = rungs[above - 1 : above + 1]
+        # between rungs a power law: sizes span many magnitudes, and a straight line would follow the larger alone
         part = math.log(size / low) / math.log(high / low)
         return math.exp((1 - part) * math.log(slow) + part * math.log(fast))
 
@@ -135,11 +136,11 @@ def calibration_path() -> Path:
     return content_cache.cache_dir(None) / "machine.json"
 
 
-def save_calibration(made: CalibratedMachine) -> None:
+def save_calibration(machine: CalibratedMachine) -> None:
     """Beside what was measured of other devices."""
     known = content_cache.read_json_or_none(calibration_path())
-    mine = {"format": FORMAT, "about": made.about, "ladders": made.ladders}
-    table = {**(known if isinstance(known, dict) else {}), str(made.about["device"]): mine}
+    mine = {"format": FORMAT, "about": machine.about, "ladders": machine.ladders}
+    table = {**(known if isinstance(known, dict) else {}), str(machine.about["device"]): mine}
     try:
         atomic.write_file(calibration_path(), [(json.dumps(table, indent=1) + "\n").encode()])
     except OSError as problem:

@@ -151,7 +151,7 @@ def estimate_model(
         precision=main.precision,
         unit=count_unit(c),
         ranks=ranks,
-        rank=memory.over(ranks, block),
+        rank=memory.per_rank(ranks, block),
         activations=kernels,
         cache=cache_memory(shape, batch, context),
         share=attention_share(main, its, tokens),
@@ -177,7 +177,7 @@ def estimate_parameters(
     )
     fit = None if pace is None else RankMemory(memory, ActivationMemory(0, 0), 0, 1, ranks).fit(pace.device.memory)
     training = training_cost(terms, parameters, None, pace)
-    return ParameterEstimate(parameters, precision, ranks, memory, memory.over(ranks), pace, fit, training)
+    return ParameterEstimate(parameters, precision, ranks, memory, memory.per_rank(ranks), pace, fit, training)
 
 
 def training_speed(terms: CostTerms, precision: str, ranks: int) -> TrainingSpeed | None:

@@ -35,7 +35,7 @@ class TrainingMemory:
     def total(self) -> int:
         return self.weights + self.gradients + self.optimizer + self.activations + self.gathered
 
-    def over(self, ranks: int, block: int = 0) -> "TrainingMemory":
+    def per_rank(self, ranks: int, block: int = 0) -> "TrainingMemory":
         """What each of so many ranks holds, fully sharded: its part of everything that can be parted, one `block`
         whole with its gradients, and the activations of its own batch.
         """
@@ -111,7 +111,7 @@ def cache_memory(shape: AnyModel, batch: int, context: int) -> CacheMemory | Non
     assert isinstance(shape, Transformer)
     try:
         made = shape.cache(batch, context)
-    except ValueError:  # its masks look ahead, or its positions need to know the end
+    except config.ConfigError:  # its masks look ahead, or its positions need to know the end
         return None
     own = sum(table.nbytes for table in made.tables())
     return CacheMemory(own, source_cache_bytes(shape.c, batch, context) if shape.encoder is not None else 0)
@@ -154,23 +154,23 @@ class RankMemory:
     ranks: int
 
     def fit(self, has: float) -> MemoryFit:
-        needs = self.memory.over(self.ranks, self.block).total
+        needs = self.memory.per_rank(self.ranks, self.block).total
         return MemoryFit(needs, has, tuple(self.remedies(has)) if needs > has else ())
 
     def remedies(self, has: float) -> Iterator[str]:
         """Each change that would do by itself; if none would, checkpointing with more ranks."""
         lighter = replace(self.memory, activations=self.held.checkpointed)
-        alone = [*self.smaller(has), *self.again(lighter, has), *self.spread(self.memory, has)]
+        alone = [*self.smaller(has), *self.suggest_checkpointing(lighter, has), *self.spread(self.memory, has)]
         yield from alone or (f"checkpointing and {more}" for more in self.spread(lighter, has))
 
     def smaller(self, has: float) -> Iterator[str]:
-        state = replace(self.memory, activations=0).over(self.ranks, self.block).total
+        state = replace(self.memory, activations=0).per_rank(self.ranks, self.block).total
         batch = int((has - state) * self.batch // max(self.memory.activations, 1))
         if 1 <= batch < self.batch:
             yield f"a batch of {batch}"
 
-    def again(self, lighter: TrainingMemory, has: float) -> Iterator[str]:
-        if lighter.over(self.ranks, self.block).total <= has:
+    def suggest_checkpointing(self, lighter: TrainingMemory, has: float) -> Iterator[str]:
+        if lighter.per_rank(self.ranks, self.block).total <= has:
             yield "checkpointing every block (a third more arithmetic)"
 
     def spread(self, memory: TrainingMemory, has: float) -> Iterator[str]:

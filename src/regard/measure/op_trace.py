@@ -108,10 +108,10 @@ class TracedOp:
         moves = self.name == "clone" and self.inputs[0].is_contiguous()  # from one place to another, in order
         if self.name in SLOW_OPS and not moves:
             return f"{self.name}.{kind}"
-        return f"{'uneven' if self.uneven else 'plain'}.{kind}"
+        return f"{'uneven' if self.is_uneven else 'plain'}.{kind}"
 
     @property
-    def uneven(self) -> bool:
+    def is_uneven(self) -> bool:
         """Whether it takes short rows from here and there, as rotary positions do: a machine likes long ones."""
         out, largest = self.outputs[0], max((x.numel() for x in self.inputs), default=0)
         if not 1 < out.shape[-1:].numel() < SHORT or out.numel() < largest:
@@ -178,23 +178,23 @@ class FusedOps:
         yield from (("plain.float32", size) for size in self.inner.values())
 
 
-def op_flops(func: Any, args: Any, kwargs: Any, out: Any, said: dict[str, Any]) -> int:
+def op_flops(func: Any, args: Any, kwargs: Any, out: Any, keywords: dict[str, Any]) -> int:
     """The arithmetic of a product or of attention, as torch counts it; nothing for all else."""
     if func._overloadpacket in flop_registry:
         return int(flop_registry[func._overloadpacket](*args, **kwargs, out_val=out))
     if not func._schema.name.startswith("aten::_scaled_dot_product_flash_attention_for_cpu"):
         return 0
-    q, k, v = (said[name].shape for name in ("query", "key", "value"))
-    if "grad_out" in said:
-        return int(sdpa_backward_flop_count(said["grad_out"].shape, q, k, v))
+    q, k, v = (keywords[name].shape for name in ("query", "key", "value"))
+    if "grad_out" in keywords:
+        return int(sdpa_backward_flop_count(keywords["grad_out"].shape, q, k, v))
     return int(sdpa_flop_count(q, k, v))
 
 
-def causal_share(said: dict[str, Any]) -> float:
+def causal_share(keywords: dict[str, Any]) -> float:
     """The part of it that a causal kernel computes: whole blocks of keys are skipped."""
-    if not said.get("is_causal"):
+    if not keywords.get("is_causal"):
         return 1.0
-    keys: Tensor = said["key"]
+    keys: Tensor = keywords["key"]
     return (1 + min(1.0, BLOCK.get(keys.device.type, 128) / keys.shape[-2])) / 2
 
 

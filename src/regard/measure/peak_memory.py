@@ -105,10 +105,10 @@ class TensorTracker(TorchDispatchMode):
         made = func(*args, **(kwargs or {}))
         for each in tree_leaves(made):
             if isinstance(each, Tensor) and id(each.untyped_storage()) not in given:  # a view holds nothing new
-                self.hold(each.untyped_storage())
+                self.track(each.untyped_storage())
         return made
 
-    def hold(self, storage: torch.UntypedStorage) -> None:
+    def track(self, storage: torch.UntypedStorage) -> None:
         if storage in self.known:
             return
         self.known.add(storage)

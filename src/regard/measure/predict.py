@@ -22,6 +22,8 @@ from regard.measure.step_work import measure_step_work, optimizer_work
 SLACK, LESS, LARGE = 0.4, 0.15, 120 * 10**6
 FUSED = 0.6  # of what comes and goes, so much is left on a GPU when the step is compiled (two models, there)
 LIBRARIES, COMPILER = 25 * 2**20, 80 * 2**20  # bytes of code that the first step brings in, and a compiled one
+# The time is a sum over measured speeds of single operations; whole steps give one factor alone (`longer`). A sum says
+# what the time goes to, and holds for a model unlike those that were measured.
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class StepPrediction:
     note: str = ""
 
     @property
-    def calibrated(self) -> bool:
+    def is_calibrated(self) -> bool:
         return not self.note
 
     @property
@@ -76,7 +78,7 @@ def predict_step(
     passing = max(peak + (held.gradients if accumulate > 1 else 0), held.gradients + moves.peak)
     count = count_flops(shape, context, recompute=recompute).training_sequence * batch * accumulate
     known = device if isinstance(device, CalibratedMachine) else load_calibration(place, said.append)
-    if known is not None:
+    if known is not None:  # without it one speed is all there is, and elementwise work costs time and no FLOPs
         seconds, parts = known.step(asked, moves, c.precision, accumulate)
     else:
         seconds = count / calibration.matmul_speed(c, batch * context, place)

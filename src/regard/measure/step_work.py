@@ -59,7 +59,7 @@ def measure_step_work(
     c: ModelConfig, batch: int, context: int, device: str = "cpu", compiled: bool = False, recompute: bool = False
 ) -> StepWork:
     """Forward and backward of one batch; an encoder reads as many tokens as the decoder."""
-    if recompute:
+    if recompute:  # blocks run again in backward, one by one: the peak is of one block and does not add up over layers
         return trace_step(c, batch, context, device, compiled, True)
     short, rest = map_trunks(c, shorten_trunk), map_trunks(c, lambda trunk: single_layer_trunk(trunk, 0, 1))
     found = trace_step(short, batch, context, device, compiled)
@@ -94,7 +94,7 @@ def trace_step(
         turn = len(record.curve)
         asked.backward()
     record.close()
-    half = (turn + len(record.curve)) // 2
+    half = (turn + len(record.curve)) // 2  # of backward, so that each of its two ends has a maximum of its own
     return StepWork(record.charges, max(record.curve[:half]), max(record.curve[half:]))
 
 
@@ -132,7 +132,7 @@ def adafactor_work(weights: list[nn.Parameter]) -> StepWork:
     """Adafactor takes one weight after the other: its update is made, measured and applied, a few passes each."""
     charges: Counter[OpCharge] = Counter({("call", 1): 27 * len(weights)})
     for weight in weights:
-        charges["plain.float32", 12 * weight.numel()] += 5
+        charges["plain.float32", 12 * weight.numel()] += 5  # two tensors read and one written, 4 bytes a number
     return StepWork(charges, late=4 * max(weight.numel() for weight in weights))
 
 

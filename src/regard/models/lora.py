@@ -69,18 +69,18 @@ class LoRAFusedLinear(FusedLinear):
 
     def split(self, x: Tensor) -> dict[str, Tensor]:
         made = F.linear(x, self.weight, self.full_bias()).split(list(self.sizes.values()), -1)
-        return self.changed(dict(zip(self.sizes, made, strict=True)), x)
+        return self.add_updates(dict(zip(self.sizes, made, strict=True)), x)
 
     def project_only(self, x: Tensor, *names: str) -> dict[str, Tensor]:
-        return self.changed(super().project_only(x, *names), x)
+        return self.add_updates(super().project_only(x, *names), x)
 
-    def changed(self, made: dict[str, Tensor], x: Tensor) -> dict[str, Tensor]:
+    def add_updates(self, parts_out: dict[str, Tensor], x: Tensor) -> dict[str, Tensor]:
         for name, low in self.lora.items():
             parts = {part: size for part, size in self.sizes.items() if name in (part, WHOLE_LINEAR)}
-            if made.keys() & parts:
+            if parts_out.keys() & parts:
                 changes = zip(parts, low(x).split(list(parts.values()), -1), strict=True)
-                made |= {part: made[part] + change for part, change in changes if part in made}
-        return made
+                parts_out |= {part: parts_out[part] + change for part, change in changes if part in parts_out}
+        return parts_out
 
 
 class LoRALMHead(LMHead, LoRAFusedLinear):
@@ -211,9 +211,9 @@ def match_targets(model: nn.Module, targets: Iterable[str]) -> dict[str, Adapter
     return found
 
 
-def path_matches(steps: list[str], asked: list[str]) -> bool:
-    last = steps[-len(asked) :]
-    return len(last) == len(asked) and all(fnmatchcase(*pair) for pair in zip(last, asked, strict=True))
+def path_matches(steps: list[str], pattern: list[str]) -> bool:
+    last = steps[-len(pattern) :]
+    return len(last) == len(pattern) and all(fnmatchcase(*pair) for pair in zip(last, pattern, strict=True))
 
 
 def is_tied(model: nn.Module, path: str) -> bool:
@@ -240,7 +240,7 @@ def add_adapters(model: nn.Module, c: config.LoRA) -> None:
     """Attach fresh adapters, which alone are trained from now on, with the modules to train whole."""
     alone = parameter_names(model, c.modules_to_save or ())
     if adapted_modules(model):
-        raise ConfigError("lora: the model wears adapters already; merge them first")
+        raise ConfigError("lora: the model has adapters already; merge them first")
     places = {
         address: spot for address, spot in match_targets(model, c.targets).items() if f"{spot.path}.weight" not in alone
     }

@@ -47,13 +47,13 @@ class DenseMixer(nn.Module):
         x = x if rows is None else rows.gather(x)
         if state is None:
             y = torch.einsum("tsoi,bsi->bto", self.maps(count).to(x.dtype), x)
-            return y if rows is None else rows.back(y), []
+            return y if rows is None else rows.restore(y), []
         read, done = state
         at = (done[:, None] + torch.arange(count, device=x.device)).clamp(max=self.length - 1)  # beyond stands padding
         read = read.scatter_add(1, at[..., None].expand_as(x), x.to(read.dtype))  # which is zero
         y = torch.einsum("btsoi,bsi->bto", self.maps(self.length)[at].to(x.dtype), read.to(x.dtype))
         counts = torch.full_like(done, count) if rows is None else rows.counts
-        return y if rows is None else rows.back(y), [read, done + counts]
+        return y if rows is None else rows.restore(y), [read, done + counts]
 
     def flops(self, tokens: int) -> int:
         return int(2 * self.weight.shape[-1] ** 2 * tokens * tokens)
@@ -122,10 +122,10 @@ def register_mixer(kind: str, make: Callable[[Any, int, bool], Any], growth: tup
     """A reader of a setting, a width, and whether it may look ahead; and how its cost grows with the length."""
     MIXER_GROWTH.update({} if growth is None else {kind: growth})
 
-    def made(c: config.Trunk, layer: int) -> MixerLayer:
+    def build_layer(c: config.Trunk, layer: int) -> MixerLayer:
         return MixerLayer(make(c.mixer, c.dim, mask(c.masks[layer % len(c.masks)]).ahead))
 
-    MIXERS[kind] = made
+    MIXERS[kind] = build_layer
 
 
 register_mixer("dense", lambda c, dim, both: DenseMixer(dim, c.max_length, both), ("n²·d²", 2.0))

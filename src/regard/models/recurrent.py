@@ -91,7 +91,7 @@ class RecurrentStack(nn.Module):
             raise ConfigError(f"the stack takes vectors of width {self.incoming}, got {tokens.x.shape[-1]}")
         x = F.dropout(tokens.x, self.c.dropout, self.training)
         x = x if self.project is None else self.project(x)
-        return x if self.fixed is None or memory is None else self.fixed.told(x, memory)
+        return x if self.fixed is None or memory is None else self.fixed.add_context(x, memory)
 
     def states(self, tokens: Tokens, memory: Tokens | None, cache: KVCache | None) -> list[RecurrentState | None]:
         """Where each layer goes on from: what a cache holds, or how a text begins."""
@@ -104,7 +104,7 @@ class RecurrentStack(nn.Module):
             return self.fixed.states(memory)
         begun: list[RecurrentState | None] = []
         for block in self.blocks:
-            known = block.first(memory) if isinstance(block, BahdanauAttention) and memory is not None else None
+            known = block.begin_state(memory) if isinstance(block, BahdanauAttention) and memory is not None else None
             begun.append(known if known or cache is None else block.fresh(tokens.batch, tokens.x))  # type: ignore[operator]
         return begun
 

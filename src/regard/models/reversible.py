@@ -101,7 +101,7 @@ class ReversibleChain:
         self.outside: dict[int, tuple[Tensor, Tensor]] = {}  # the original, and the copy that stands in the trunk
         self.weights: dict[int, Tensor] = {}
         for block, scope, _ in steps:
-            inner, made = self.opened(scope)
+            inner, made = self.detach_scope(scope)
             for name in sublayer_names(block):
                 parts = [getattr(block, name), getattr(block, f"{name}_norm"), *([positions] * (name == "attn"))]
                 own = [weight for part in parts for weight in part.parameters() if weight.requires_grad]
@@ -109,7 +109,7 @@ class ReversibleChain:
                 self.halves.append(ReversibleHalf(block, name, inner, own + made, dtype))  # type: ignore[arg-type]
         self.inputs = [*self.weights.values(), *(original for original, _ in self.outside.values())]
 
-    def opened(self, scope: Scope) -> tuple[Scope, list[Tensor]]:
+    def detach_scope(self, scope: Scope) -> tuple[Scope, list[Tensor]]:
         """The scope on copies of the tensors in it that want a gradient: positions, tables, the encoder's memory."""
         lean, plan = self.copy(scope.position.qk_offset), replace(scope.plan, ready=self.copy(scope.plan.ready))
         memory, place = self.copy(scope.memory), replace(scope.position, qk_offset=lean)

@@ -29,7 +29,7 @@ class LeftAligned:
     def gather(self, x: Tensor) -> Tensor:  # (B, N, D)
         return x.masked_fill(~self.real[..., None], 0.0).take_along_dim(self.order[..., None], 1)
 
-    def back(self, x: Tensor) -> Tensor:
+    def restore(self, x: Tensor) -> Tensor:
         return torch.zeros_like(x).scatter(1, self.order[..., None].expand_as(x), x)
 
 
@@ -53,26 +53,26 @@ class RNNLayer(nn.Module):
     def forward(
         self, x: Tensor, real: Tensor | None = None, state: RecurrentState | None = None
     ) -> tuple[Tensor, RecurrentState]:
-        begun = None if state is None else self.given(state, x.dtype)
+        begun = None if state is None else self.to_torch_state(state, x.dtype)
         if real is None:
-            return self.made(*self.rnn(x, begun))
+            return self.from_torch_state(*self.rnn(x, begun))
         rows = LeftAligned(real)
         lengths = rows.counts.clamp(min=1).cpu()  # of a row without tokens one is read, and forgotten below
         if int(lengths.min()) == x.shape[1] > 1:  # nothing to skip; packed rows take n² for their gradient on a CPU
-            return self.made(*self.rnn(x, begun))
+            return self.from_torch_state(*self.rnn(x, begun))
         packed = pack_padded_sequence(rows.gather(x), lengths, batch_first=True, enforce_sorted=False)
         out, last = self.rnn(packed, begun)
         there, _ = pad_packed_sequence(out, batch_first=True, total_length=x.shape[1])
-        out, new = self.made(rows.back(there), last)
+        out, new = self.from_torch_state(rows.restore(there), last)
         old = state or self.fresh(len(x), x)
         return out, [now.where(rows.counts[:, None] > 0, before) for now, before in zip(new, old, strict=True)]
 
-    def given(self, state: RecurrentState, dtype: torch.dtype) -> Any:
+    def to_torch_state(self, state: RecurrentState, dtype: torch.dtype) -> Any:
         """A state as torch takes it: a tensor for each way, and one or two of them."""
         ways = [part.to(dtype).unflatten(-1, (1 + self.both, -1)).transpose(0, 1).contiguous() for part in state]
         return tuple(ways) if self.kind == "lstm" else ways[0]
 
-    def made(self, out: Tensor, last: Any) -> tuple[Tensor, RecurrentState]:
+    def from_torch_state(self, out: Tensor, last: Any) -> tuple[Tensor, RecurrentState]:
         parts = last if self.kind == "lstm" else (last,)
         return out, [part.transpose(0, 1).flatten(1).float() for part in parts]
 
@@ -117,7 +117,7 @@ class CausalConv(nn.Module):
         if rows is not None:  # those behind the last real token
             at = rows.counts[:, None] + torch.arange(self.reach, device=x.device)
             last = around.take_along_dim(at[..., None], 1)
-        return out if rows is None else rows.back(out), [last]
+        return out if rows is None else rows.restore(out), [last]
 
 
 class StateEntry:

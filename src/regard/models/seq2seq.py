@@ -39,18 +39,18 @@ class FixedContext(nn.Module):
         self.cell, self.depth = c.cell, c.depth
         self.begin, self.tell = nn.Linear(c.dim, c.depth * c.dim), nn.Linear(c.dim, c.dim)
 
-    def last(self, memory: Tokens) -> Tensor:  # (B, D)
+    def last_vector(self, memory: Tokens) -> Tensor:  # (B, D)
         at = torch.arange(memory.count, device=memory.x.device).expand(memory.batch, -1)
         at = (at if memory.is_real is None else at * memory.is_real).amax(-1)
         return memory.x.take_along_dim(at[:, None, None], 1)[:, 0]
 
     def states(self, memory: Tokens) -> list[RecurrentState | None]:
         """Where each layer begins."""
-        every = self.begin(self.last(memory)).tanh().chunk(self.depth, -1)
+        every = self.begin(self.last_vector(memory)).tanh().chunk(self.depth, -1)
         return [initial_state(h, self.cell) for h in every]
 
-    def told(self, x: Tensor, memory: Tokens) -> Tensor:
-        told: Tensor = self.tell(self.last(memory))
+    def add_context(self, x: Tensor, memory: Tokens) -> Tensor:
+        told: Tensor = self.tell(self.last_vector(memory))
         return x + told[:, None]
 
 
@@ -79,7 +79,7 @@ class BahdanauAttention(nn.Module):
             "cross-attention": aligned + 4 * dim * tokens * memory + matrix_flops(self.begin),
         })  # fmt: skip
 
-    def first(self, memory: Tokens) -> RecurrentState:
+    def begin_state(self, memory: Tokens) -> RecurrentState:
         real = memory.x.new_ones(memory.x.shape[:2]) if memory.is_real is None else memory.is_real.to(memory.x.dtype)
         mean = (memory.x * real[..., None]).sum(1) / real.sum(1, keepdim=True).clamp(min=1)
         return initial_state(self.begin(mean).tanh(), self.kind)
@@ -93,7 +93,7 @@ class BahdanauAttention(nn.Module):
         kept: CrossKV | None,
         watch: HookContext | None,
     ) -> tuple[Tensor, RecurrentState]:
-        offered = self.offered(memory, kept)
+        offered = self.project_memory(memory, kept)
         seen, made, after = self.steps(x, real, state, memory, offered)
         if watch is not None:
             edited = watch.apply("cross.pattern", seen)
@@ -101,7 +101,7 @@ class BahdanauAttention(nn.Module):
                 _, made, after = self.steps(x, real, state, memory, offered, edited)
         return self.out(torch.cat([made, x], -1)).tanh(), after
 
-    def offered(self, memory: Tokens, kept: CrossKV | None) -> Tensor:  # (B, S, D)
+    def project_memory(self, memory: Tokens, kept: CrossKV | None) -> Tensor:  # (B, S, D)
         """U h_j, the same for all steps; with a cache it is made once for a source."""
         if kept is None:
             return self.offer(memory.x)  # type: ignore[no-any-return]

@@ -42,7 +42,7 @@ class StateSpaceMixer(nn.Module):
         if len(self.ways) > 1:
             y = y + self.ways[1](u.flip(1), None, None)[0].flip(1)  # padding is zero, and leaves a state of zeros
         y = F.gelu(y + self.skip * u).to(x.dtype)
-        return self.out(y if rows is None else rows.back(y)), after
+        return self.out(y if rows is None else rows.restore(y)), after
 
     def flops(self, tokens: int) -> int:
         """A complex multiplication and addition for each state, and the map."""

@@ -9,26 +9,26 @@ from regard.native import library
 MOST = 8  # queries of a row: beyond, a product of matrices pays
 
 
-def unsupported_reason(ask: AttentionSpec) -> str:
-    if ask.device != "cpu" or ask.dtype != torch.float32:
-        return f"is for fp32 on the CPU, not for {str(ask.dtype).removeprefix('torch.')} on {ask.device}"
-    if ask.grad or ask.dropout:
+def unsupported_reason(spec: AttentionSpec) -> str:
+    if spec.device != "cpu" or spec.dtype != torch.float32:
+        return f"is for fp32 on the CPU, not for {str(spec.dtype).removeprefix('torch.')} on {spec.device}"
+    if spec.grad or spec.dropout:
         return "is for asking: it has no gradients and no dropout"
-    if ask.q.count > MOST:
-        return f"is for {MOST} queries at most, not for {ask.q.count}"
+    if spec.q.count > MOST:
+        return f"is for {MOST} queries at most, not for {spec.q.count}"
     return "" if library.load_library() is not None else "needs a C compiler (gcc or clang) on Linux"
 
 
-def preferred_reason(ask: AttentionSpec) -> str:
+def preferred_reason(spec: AttentionSpec) -> str:
     """Where the library is loaded already, and a past or a source is there to be read."""
     if torch.compiler.is_compiling() or not library.is_loaded():
         return ""
-    return "a few queries, over what is filled alone" if ask.k is not ask.q and not unsupported_reason(ask) else ""
+    return "a few queries, over what is filled alone" if spec.k is not spec.q and not unsupported_reason(spec) else ""
 
 
-def native_attention(q: Tensor, k: Tensor, v: Tensor, plan: Plan, how: AttentionArgs) -> Tensor:
-    table = plan.table(q, how.bias)
-    return library.decode_attention(q, k, v, table, how.scale)
+def native_attention(q: Tensor, k: Tensor, v: Tensor, plan: Plan, args: AttentionArgs) -> Tensor:
+    table = plan.table(q, args.bias)
+    return library.decode_attention(q, k, v, table, args.scale)
 
 
 # Not to be named in a config: it is there for "auto", where a text grows.
@@ -37,6 +37,6 @@ KERNELS["native_decode"] = Kernel(
     native_attention,
     unsupported_reason,
     preferred_reason,
-    needs_mask_table=lambda ask: not ask.plain,
+    needs_mask_table=lambda spec: not spec.plain,
     grouped_kv=True,
 )

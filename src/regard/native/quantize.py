@@ -46,13 +46,13 @@ class PackedWeight(Tensor):
         return f"Held({tuple(self.shape)}, {str(self.kept.dtype).removeprefix('torch.')})"
 
     @property
-    def paneled(self) -> bool:
+    def is_paneled(self) -> bool:
         return self.kept.dim() > 2
 
-    def plain(self) -> Tensor:
+    def to_fp32(self) -> Tensor:
         """The fp32 numbers that it stands for."""
         N, K = self.shape
-        numbers = (library.unpack_panels(self.kept, N, K) if self.paneled else self.kept).float()
+        numbers = (library.unpack_panels(self.kept, N, K) if self.is_paneled else self.kept).float()
         return numbers if self.scale is None else numbers * self.scale[:, None]
 
     @classmethod
@@ -72,7 +72,7 @@ class PackedWeight(Tensor):
         if function is torch.ops.aten.new_empty.default:  # of its kind, not of its numbers
             return torch.empty(args[1], **{"dtype": torch.float32, "device": "cpu", **(kwargs or {})})
         args, kwargs = tree_map(
-            lambda each: each.plain() if isinstance(each, PackedWeight) else each, (args, kwargs or {})
+            lambda each: each.to_fp32() if isinstance(each, PackedWeight) else each, (args, kwargs or {})
         )
         return function(*args, **kwargs)
 
@@ -93,11 +93,11 @@ def linear_into(table: Tensor) -> Callable[[Tensor, Tensor, Tensor | None], Tens
 def packed_matmul(x: Tensor, weight: PackedWeight, bias: Tensor | None = None, into: Tensor | None = None) -> Tensor:
     """x (..., K) by a held weight (N, K), and a bias; `into` a table that is there already, if it may be."""
     if torch.is_grad_enabled() and (x.requires_grad or bias is not None and bias.requires_grad):
-        return F.linear(x, weight.plain(), bias)
-    if weight.paneled and library.can_multiply(x):
+        return F.linear(x, weight.to_fp32(), bias)
+    if weight.is_paneled and library.can_multiply(x):
         return library.packed_linear(x, weight.kept, weight.rows, weight.scale, bias, into)
-    if weight.paneled or weight.kept.dtype == torch.float32:
-        return F.linear(x, weight.plain(), bias)
+    if weight.is_paneled or weight.kept.dtype == torch.float32:
+        return F.linear(x, weight.to_fp32(), bias)
     said = F.linear(x.bfloat16(), weight.kept.bfloat16()).float()  # a byte is exact in bf16
     said = said if weight.scale is None else said.mul_(weight.scale)
     return said if bias is None else said.add_(bias)
@@ -106,7 +106,7 @@ def packed_matmul(x: Tensor, weight: PackedWeight, bias: Tensor | None = None, i
 def packed_embedding(ids: Tensor, weight: PackedWeight) -> Tensor:
     """Some rows of a table."""
     kept = weight.kept
-    rows = (library.gather_rows(kept, ids, weight.shape[1]) if weight.paneled else F.embedding(ids, kept)).float()
+    rows = (library.gather_rows(kept, ids, weight.shape[1]) if weight.is_paneled else F.embedding(ids, kept)).float()
     return rows if weight.scale is None else rows * F.embedding(ids, weight.scale[:, None])
 
 

@@ -96,9 +96,9 @@ def token_addition(tokenizer: Any, ids: Sequence[int], place: int, id: int) -> s
     return after[len(before) :] if after.startswith(before) else f" {tokenizer.decode([id])}"
 
 
-def printable_gap(said: str, id: int, tokenizer: Any) -> str:
+def printable_gap(text: str, id: int, tokenizer: Any) -> str:
     """A word in a gap; a space or a part of a character as tokenizers draw it."""
-    bare = said.strip()
+    bare = text.strip()
     return bare if bare and "\ufffd" not in bare else str(tokenizer.token_text(id))
 
 
@@ -130,7 +130,7 @@ def tag_rows(task: Task, model: Any, batch: TaskBatch, examples: Sequence[TaskEx
 
 def qa_rows(task: Task, model: Any, batch: TaskBatch, examples: Sequence[TaskExample], tokenizer: Any) -> list[Row]:
     """A question, and the text around the answer that is given to it."""
-    said, meant, rows = task.answers(model, batch)["loss"], task.expected(batch)["loss"], []
+    said, meant, rows = task.answers(model, batch)["loss"], task.expected_answers(batch)["loss"], []
     for example, a, b in zip(examples, said, meant, strict=True):
         ids, outside = example["ids"], [place for place, at in enumerate(example["from"]) if at < 0]
         question = tokenizer.decode([ids[place] for place in outside if not example["segment"][place]])

@@ -115,7 +115,7 @@ def answer_summary(validation: ValidationExamples, model: Any) -> dict[str, Any]
     pairs: list[tuple[Any, Any]] = []
     for batch in validation.batches(TOKENS):
         there: TaskBatch = batch_to_device(batch, device)
-        pairs += zip(task.answers(model, there)["loss"], task.expected(batch)["loss"], strict=True)
+        pairs += zip(task.answers(model, there)["loss"], task.expected_answers(batch)["loss"], strict=True)
     if isinstance(task.c, config.Regression):
         every = -(-len(pairs) // POINTS)
         return {"asked": len(pairs), "points": [[float(f"{each:.4g}") for each in pair] for pair in pairs[::every]]}
@@ -123,15 +123,15 @@ def answer_summary(validation: ValidationExamples, model: Any) -> dict[str, Any]
     return {"asked": len(pairs), "confusion": confusion_section(task, said, meant)}
 
 
-def confusion_section(task: Task, said: Sequence[int], meant: Sequence[int]) -> dict[str, Any]:
+def confusion_section(task: Task, predictions: Sequence[int], labels: Sequence[int]) -> dict[str, Any]:
     """Which classes were taken for which; the most frequent ones, where there are many."""
     names: tuple[str, ...] = task.c.classes
-    counts = confusion_matrix(said, meant, names)
+    counts = confusion_matrix(predictions, labels, names)
     totals = {name: sum(row.values()) for name, row in counts.items()}
     most = sorted(names, key=lambda name: -totals[name])[:CLASSES]
     kept = [name for name in names if name in most]
     return {
         "classes": kept, "of": len(names), "counts": [[counts[a][b] for b in kept] for a in kept],
-        "always": round(max(totals.values()) / max(1, len(meant)), 4),
+        "always": round(max(totals.values()) / max(1, len(labels)), 4),
         "frequent": max(totals, key=lambda name: totals[name]),
     }  # fmt: skip

@@ -68,14 +68,14 @@ def join_notes(*notes: str) -> str:
 # ---------------------------------------------------------------- texts that go on
 
 
-def single_text_input(run: LoggedRun, tokenizer: Any, asked: str | None, note: str, most: int) -> ShownInput:
+def single_text_input(run: LoggedRun, tokenizer: Any, text: str | None, note: str, most: int) -> ShownInput:
     """The sentence, or the model's own words; the roles are read on all of its last samples."""
     samples = run.last_samples if run.samples else []
-    if asked is None and samples:
+    if text is None and samples:
         middle = sorted(samples, key=lambda sample: sample["temperature"])[len(samples) // 2]
         said, note = sample_ids(tokenizer, middle["text"].strip())[:most], join_notes(note, "the model's own words")
     else:
-        said = tokenizer.encode(asked)[:most] if asked else []
+        said = tokenizer.encode(text)[:most] if text else []
     if len(said) < LEAST:
         raise config.DataError(f"{note or 'there is no sentence to read'}; set report.sentence")
     ids = [id for sample in samples for id in sample_ids(tokenizer, sample["text"])]
@@ -96,23 +96,23 @@ class TranslatedPair(NamedTuple):
 
 
 def seq2seq_input(
-    run: LoggedRun, model: Any, asked: str | None, note: str, batch: TaskBatch | None, most: int
+    run: LoggedRun, model: Any, text: str | None, note: str, batch: TaskBatch | None, most: int
 ) -> ShownInput:
     if batch is not None:
         return ShownInput(
             first_row(batch, most), first_rows_of(batch, most), join_notes(note, "a text that it never trained on")
         )
-    laid = collate_pairs(model, translated_pairs(run, model, asked, note))
-    own = "" if asked else join_notes(note, "one that it was validated on, and its own translation")
+    laid = collate_pairs(model, translated_pairs(run, model, text, note))
+    own = "" if text else join_notes(note, "one that it was validated on, and its own translation")
     return ShownInput(first_row(laid, most), first_rows_of(laid, most), own)
 
 
-def translated_pairs(run: LoggedRun, model: Any, asked: str | None, note: str) -> list[TranslatedPair]:
+def translated_pairs(run: LoggedRun, model: Any, text: str | None, note: str) -> list[TranslatedPair]:
     """What the model makes of the sentence that is asked for, and what it made of others in its last samples."""
     translator, most, pairs = Translator(model), context_window(model, model.generation_limits), []
-    if asked:
-        best = translator([asked], {})[0]
-        pairs.append(TranslatedPair(asked, best.text, best.ids))
+    if text:
+        best = translator([text], {})[0]
+        pairs.append(TranslatedPair(text, best.text, best.ids))
     for line in run.last_translations if run.translations else []:
         ids = (*translator.speaks.encode(line["text"]), translator.task.target["eos"])
         pairs.append(

@@ -106,10 +106,10 @@ def decode_texts(examples: Sequence[TensorExample], tokenizer: Any) -> list[str]
 
 
 def judged_rows(
-    examples: Sequence[TensorExample], places: Sequence[int], said: Sequence[str], meant: Sequence[str]
+    examples: Sequence[TensorExample], places: Sequence[int], predictions: Sequence[str], labels: Sequence[str]
 ) -> list[ImageTextRow]:
     """What was said of each and what was meant, under the picture itself or its name."""
-    rows = zip(examples, places, said, meant, strict=True)
+    rows = zip(examples, places, predictions, labels, strict=True)
     return [image_or_name(each, place) | {"said": a, "meant": b, "right": a == b} for each, place, a, b in rows]
 
 

@@ -18,9 +18,9 @@ from regard.report.svg_plot import PlotPoint, PlotSeries, draw_chart, draw_heatm
 DEMO_HOW = "The same words on the same machine and versions give the same losses; times are of this machine."
 
 
-def write_demo_page(out: Path, told: dict[str, Any]) -> Path:
-    parts = [demo_section(place, table) for place, table in enumerate(told["tables"], 1)]
-    return write_table_page(out / "compare.html", told, "".join(parts), DEMO_HOW, "claim.json")
+def write_demo_page(out: Path, result: dict[str, Any]) -> Path:
+    parts = [demo_section(place, table) for place, table in enumerate(result["tables"], 1)]
+    return write_table_page(out / "compare.html", result, "".join(parts), DEMO_HOW, "claim.json")
 
 
 def demo_section(place: int, table: dict[str, Any]) -> str:
@@ -44,13 +44,13 @@ leaves least over; so few sizes say little about it, and the range that fits nea
 BETWEEN = 24  # points that a law is drawn through
 
 
-def write_scaling_page(out: Path, told: dict[str, Any]) -> Path:
-    families = [each for each in told["families"] if each["line"]]
+def write_scaling_page(out: Path, result: dict[str, Any]) -> Path:
+    families = [each for each in result["families"] if each["line"]]
     parts = [page_section("law", "Is it a power law?", page_figures([
         page_figure("How does the loss fall with the weights?", scaling_figure(families)),
         page_figure("What does the line leave over?", residual_figure(families))]))] if families else []  # fmt: skip
-    parts += [scaling_section(place, each) for place, each in enumerate(told["families"], 1)]
-    return write_table_page(out / "scale.html", told, "".join(parts), SCALING_HOW, "scale.json")
+    parts += [scaling_section(place, each) for place, each in enumerate(result["families"], 1)]
+    return write_table_page(out / "scale.html", result, "".join(parts), SCALING_HOW, "scale.json")
 
 
 def scaling_section(place: int, each: dict[str, Any]) -> str:
@@ -111,17 +111,17 @@ MORE = """
 """
 
 
-def write_table_page(path: Path, told: Mapping[str, Any], sections: str, how: str, files: str) -> Path:
+def write_table_page(path: Path, result: Mapping[str, Any], sections: str, commands: str, files: str) -> Path:
     """One file: the title and what it is about, the sections, and how it is made again."""
     style = read_page_part("page.css") + MORE
-    rows = "".join(f"<tr><th scope='row'>{name}</th><td>{html.escape(str(told[name]))}</td></tr>" for name in KNOWN
-                   if told.get(name) is not None)  # fmt: skip
+    rows = "".join(f"<tr><th scope='row'>{name}</th><td>{html.escape(str(result[name]))}</td></tr>" for name in KNOWN
+                   if result.get(name) is not None)  # fmt: skip
     filled = {
-        "title": html.escape(str(told.get("title") or "A comparison")),
-        "about": html.escape(str(told.get("about") or "")),
+        "title": html.escape(str(result.get("title") or "A comparison")),
+        "about": html.escape(str(result.get("about") or "")),
         "policy": f"default-src 'none'; style-src '{script_hash(style)}'",
-        "style": style, "sections": sections, "how": html.escape(how), "files": html.escape(files),
-        "command": html.escape(str(told.get("command") or "regard compare …")), "facts": rows,
+        "style": style, "sections": sections, "how": html.escape(commands), "files": html.escape(files),
+        "command": html.escape(str(result.get("command") or "regard compare …")), "facts": rows,
     }  # fmt: skip
     made = re.sub(r"\{\{(\w+)\}\}", lambda match: filled[match[1]], read_page_part("compare.html"))
     try:
@@ -139,8 +139,8 @@ def page_figure(question: str, drawing: str) -> str:
     return f'<figure class="chart"><h3>{html.escape(question)}</h3>{drawing}</figure>'
 
 
-def page_figures(made: Sequence[str]) -> str:
-    return f'<div class="pictures">{"".join(made)}</div>' if made else ""
+def page_figures(names: Sequence[str]) -> str:
+    return f'<div class="pictures">{"".join(names)}</div>' if names else ""
 
 
 def page_notes(lines: Sequence[str]) -> str:
@@ -172,9 +172,11 @@ how far attention's answers are from dense ones with the same q, k and v, as a p
 that one layer's mixing takes time with, and the formula."""
 
 
-def write_comparison_page(out: Path, told: dict[str, Any]) -> Path:
-    parts = [comparison_section(place, table) for place, table in enumerate(told["tables"], 1)]
-    return write_table_page(out / "compare.html", told, "".join(parts), COMPARISON_HOW, "compare.json and compare.csv")
+def write_comparison_page(out: Path, result: dict[str, Any]) -> Path:
+    parts = [comparison_section(place, table) for place, table in enumerate(result["tables"], 1)]
+    return write_table_page(
+        out / "compare.html", result, "".join(parts), COMPARISON_HOW, "compare.json and compare.csv"
+    )
 
 
 def comparison_section(place: int, table: dict[str, Any]) -> str:
@@ -264,9 +266,9 @@ def growth_figure(rows: list[dict[str, Any]]) -> str:
     return draw_chart(series, "tokens", "milliseconds of mixing, one layer", log_x=True, log_y=True) if series else ""
 
 
-def as_number(said: Any) -> float | None:
+def as_number(cell: Any) -> float | None:
     try:
-        value = float(str(said))
+        value = float(str(cell))
     except ValueError:
         return None
     return value if math.isfinite(value) else None

@@ -26,25 +26,25 @@ router = APIRouter(route_class=StrictRoute)
 
 
 @router.post("/v1/chat/completions")
-async def create_chat_completion(request: Request, asked: ChatCompletionRequest) -> Response:
+async def create_chat_completion(request: Request, body: ChatCompletionRequest) -> Response:
     """Say the next thing in a chat."""
     house: ModelPool = request.app.state.house
-    resident = require_generation(house.find(asked.model))
+    resident = require_generation(house.find(body.model))
     if resident.form is None:
         raise ApiError(400, f"model: {resident.name} {resident.no_chat_reason}", param="model", code="wrong_model")
     form = resident.form
-    resident.check_letters(sum(map(message_length, asked.messages)), "messages")
+    resident.check_letters(sum(map(message_length, body.messages)), "messages")
     ids = await run_while_connected(
-        request, house.texts.run(lambda: form.ids([template_message(each) for each in asked.messages]))
+        request, house.texts.run(lambda: form.ids([template_message(each) for each in body.messages]))
     )
     check_context(resident, len(ids), "messages")
-    param = "max_tokens" if asked.max_completion_tokens is None else "max_completion_tokens"
-    new = resolve_max_tokens(house, getattr(asked, param), house.settings.most, param)  # as far as there is room
-    given = sampling_settings(asked, new) | {"logprobs": asked.top_logprobs or 0}
-    order = build_order(asked, [ids], given, house.settings)
-    if asked.logprobs:
-        check_logprob_count(resident, order, new, asked.top_logprobs or 0, 0, "top_logprobs")
-    return await respond(request, resident, asked, order, ChatForm(resident, bool(asked.logprobs)))
+    param = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
+    new = resolve_max_tokens(house, getattr(body, param), house.settings.most, param)  # as far as there is room
+    given = sampling_settings(body, new) | {"logprobs": body.top_logprobs or 0}
+    order = build_order(body, [ids], given, house.settings)
+    if body.logprobs:
+        check_logprob_count(resident, order, new, body.top_logprobs or 0, 0, "top_logprobs")
+    return await respond(request, resident, body, order, ChatForm(resident, bool(body.logprobs)))
 
 
 def message_length(message: ChatMessage) -> int:
@@ -75,7 +75,7 @@ class ChatForm:
         said = {"content": piece.text} if piece.text else {}
         return {"index": choice.place, "delta": said, **self.rest(piece.tokens, piece.reason)}
 
-    def whole(self, choice: ResponseChoice) -> dict[str, Any]:
+    def full_choice(self, choice: ResponseChoice) -> dict[str, Any]:
         said = {"role": "assistant", "content": choice.text, "refusal": None}
         return {"index": choice.place, "message": said, **self.rest(choice.tokens, choice.reason)}
 

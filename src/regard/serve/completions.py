@@ -58,27 +58,27 @@ USUAL = 16  # tokens, as OpenAI has it
 
 
 @router.post("/v1/completions")
-async def create_completion(request: Request, asked: CompletionRequest) -> Response:
+async def create_completion(request: Request, body: CompletionRequest) -> Response:
     """Go on from a prompt, or from several."""
     house: ModelPool = request.app.state.house
-    resident = require_generation(house.find(asked.model))
-    check_options(asked)
-    prompts = list_prompts(asked.prompt, house.settings.texts)
-    new = resolve_max_tokens(house, asked.max_tokens, USUAL, "max_tokens")
+    resident = require_generation(house.find(body.model))
+    check_options(body)
+    prompts = list_prompts(body.prompt, house.settings.texts)
+    new = resolve_max_tokens(house, body.max_tokens, USUAL, "max_tokens")
     ids = await run_while_connected(request, encode_all_prompts(resident, prompts))
-    order = build_order(asked, ids, sampling_settings(asked, new) | {"logprobs": asked.logprobs or 0}, house.settings,
-                    asked.best_of or 1)  # fmt: skip
-    if asked.logprobs is not None:
-        check_logprob_count(resident, order, new, asked.logprobs, order.read if asked.echo else 0, "logprobs")
-    read = await run_while_connected(request, echo_prompts(resident, asked, prompts, ids)) if asked.echo else []
-    return await respond(request, resident, asked, order, CompletionForm(resident, asked, read, order))
+    order = build_order(body, ids, sampling_settings(body, new) | {"logprobs": body.logprobs or 0}, house.settings,
+                    body.best_of or 1)  # fmt: skip
+    if body.logprobs is not None:
+        check_logprob_count(resident, order, new, body.logprobs, order.read if body.echo else 0, "logprobs")
+    read = await run_while_connected(request, echo_prompts(resident, body, prompts, ids)) if body.echo else []
+    return await respond(request, resident, body, order, CompletionForm(resident, body, read, order))
 
 
-def check_options(asked: CompletionRequest) -> None:
+def check_options(body: CompletionRequest) -> None:
     """What cannot be had together."""
-    if asked.best_of is not None and asked.best_of < (asked.n or 1):
-        raise ApiError(400, f"best_of: {asked.best_of} is less than n, {asked.n or 1}; raise it", param="best_of")
-    if asked.stream and (asked.best_of or 1) > (asked.n or 1):
+    if body.best_of is not None and body.best_of < (body.n or 1):
+        raise ApiError(400, f"best_of: {body.best_of} is less than n, {body.n or 1}; raise it", param="best_of")
+    if body.stream and (body.best_of or 1) > (body.n or 1):
         raise ApiError(400, "best_of: which text is the best is known only at its end, so there is nothing to stream; "
                       "leave out stream, or best_of", param="best_of")  # fmt: skip
 
@@ -91,13 +91,13 @@ async def encode_all_prompts(resident: ServedModel, prompts: list[PromptInput]) 
 
 
 async def echo_prompts(
-    resident: ServedModel, asked: CompletionRequest, prompts: list[PromptInput], ids: list[list[int]]
+    resident: ServedModel, body: CompletionRequest, prompts: list[PromptInput], ids: list[list[int]]
 ) -> list[EchoedPrompt]:
     """The prompts, to be repeated before what comes after them, with their odds where those are asked for.
 
     The model reads one prompt at a time: between two of them others have their turn.
     """
-    known, top, read = resident.model.tokenizer, asked.logprobs, list[EchoedPrompt]()
+    known, top, read = resident.model.tokenizer, body.logprobs, list[EchoedPrompt]()
     for prompt, row in zip(prompts, ids, strict=True):
         text = prompt if isinstance(prompt, str) else await resident.texts.run(known.decode, prompt)
         odds = () if top is None else await resident.run(partial(score_prompt, resident, row, top))
@@ -117,28 +117,30 @@ class CompletionForm:
     letters = "cmpl"
 
     def __init__(
-        self, resident: ServedModel, asked: CompletionRequest, read: list[EchoedPrompt], order: CompletionOrder
+        self, resident: ServedModel, body: CompletionRequest, read: list[EchoedPrompt], order: CompletionOrder
     ) -> None:
         self.known, self.read, self.order = resident.model.tokenizer, read, order
-        self.odds, self.is_long = asked.logprobs is not None, bool(read)
+        self.odds, self.is_long = body.logprobs is not None, bool(read)
 
-    def before(self, place: int, each: int) -> EchoedPrompt:
+    def echo_text(self, place: int, each: int) -> EchoedPrompt:
         """What stands before a choice, where there are so many for each prompt."""
         return self.read[place // each] if self.read else EchoedPrompt("")
 
     def opening(self, place: int) -> list[dict[str, Any]]:
-        read = self.before(place, self.order.made)
-        return [self.shown(place, read.text, read.tokens, 0, None)] if self.read else []
+        read = self.echo_text(place, self.order.made)
+        return [self.format_choice(place, read.text, read.tokens, 0, None)] if self.read else []
 
     def part(self, choice: ResponseChoice, piece: CompletionChunk) -> dict[str, Any]:
-        start = len(self.before(choice.place, self.order.made).text) + len(choice.text) - len(piece.text)
-        return self.shown(choice.place, piece.text, piece.tokens, start, piece.reason)
+        start = len(self.echo_text(choice.place, self.order.made).text) + len(choice.text) - len(piece.text)
+        return self.format_choice(choice.place, piece.text, piece.tokens, start, piece.reason)
 
-    def whole(self, choice: ResponseChoice) -> dict[str, Any]:
-        read = self.before(choice.place, self.order.kept)
-        return self.shown(choice.place, read.text + choice.text, [*read.tokens, *choice.tokens], 0, choice.reason)
+    def full_choice(self, choice: ResponseChoice) -> dict[str, Any]:
+        read = self.echo_text(choice.place, self.order.kept)
+        return self.format_choice(
+            choice.place, read.text + choice.text, [*read.tokens, *choice.tokens], 0, choice.reason
+        )
 
-    def shown(
+    def format_choice(
         self, place: int, text: str, tokens: Sequence[TokenLogprob], start: int, reason: str | None
     ) -> dict[str, Any]:  # fmt: skip
         odds = completion_logprobs(tokens, self.known, start) if self.odds else None

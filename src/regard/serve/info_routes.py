@@ -52,14 +52,14 @@ def model_entry(resident: ServedModel) -> dict[str, str | int]:
 
 
 @router.post("/tokenize")
-async def post_tokenize(request: Request, asked: TokenizeRequest) -> Response:
+async def post_tokenize(request: Request, body: TokenizeRequest) -> Response:
     """The ids of a text, and the pieces that they stand for; no special tokens are added."""
     house: ModelPool = request.app.state.house
-    tokenizer = tokenizer_of_request(request, asked.model)
-    house.find(asked.model).check_letters(len(asked.text), "text")
+    tokenizer = tokenizer_of_request(request, body.model)
+    house.find(body.model).check_letters(len(body.text), "text")
 
     def work() -> bytes:
-        ids = tokenizer.encode(asked.text)
+        ids = tokenizer.encode(body.text)
         pieces = {id: tokenizer.token_text(id) for id in set(ids)}
         return dump_json({"ids": ids, "pieces": [pieces[id] for id in ids]})
 
@@ -67,12 +67,12 @@ async def post_tokenize(request: Request, asked: TokenizeRequest) -> Response:
 
 
 @router.post("/detokenize")
-async def post_detokenize(request: Request, asked: DetokenizeRequest) -> Response:
+async def post_detokenize(request: Request, body: DetokenizeRequest) -> Response:
     """The text that ids stand for."""
     house: ModelPool = request.app.state.house
-    tokenizer = tokenizer_of_request(request, asked.model)
-    check_ids(asked.ids, len(tokenizer), "ids")
-    return json_response({"text": await run_while_connected(request, house.texts.run(tokenizer.decode, asked.ids))})
+    tokenizer = tokenizer_of_request(request, body.model)
+    check_ids(body.ids, len(tokenizer), "ids")
+    return json_response({"text": await run_while_connected(request, house.texts.run(tokenizer.decode, body.ids))})
 
 
 def tokenizer_of_request(request: Request, name: str | None) -> Tokenizer:

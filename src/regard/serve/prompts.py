@@ -59,9 +59,9 @@ def check_context(resident: ServedModel, length: int, param: str) -> None:
                       "at once; give less", param=param, code="context_length_exceeded")  # fmt: skip
 
 
-def resolve_max_tokens(house: ModelPool, said: int | None, usual: int, param: str) -> int:
+def resolve_max_tokens(house: ModelPool, wanted: int | None, usual: int, param: str) -> int:
     """How many tokens may be written."""
-    if said is not None and said > house.settings.most:
-        raise ApiError(400, f"{param}: {said:,} tokens are more than the {house.settings.most:,} that this server "
+    if wanted is not None and wanted > house.settings.most:
+        raise ApiError(400, f"{param}: {wanted:,} tokens are more than the {house.settings.most:,} that this server "
                       "writes; ask for less", param=param)  # fmt: skip
-    return min(usual, house.settings.most) if said is None else said
+    return min(usual, house.settings.most) if wanted is None else wanted

@@ -71,7 +71,7 @@ class ResponseForm(Protocol):
         """A piece of a choice, which has been heard."""
         ...
 
-    def whole(self, choice: ResponseChoice) -> dict[str, Any]: ...
+    def full_choice(self, choice: ResponseChoice) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True)
@@ -85,16 +85,16 @@ class CompletionOrder:
     kept: int  # how many of them are shown
 
 
-def sampling_settings(asked: GenerationFields, new: int) -> dict[str, Any]:
+def sampling_settings(body: GenerationFields, new: int) -> dict[str, Any]:
     """The settings of `config.SamplingParams`; what is not said is as the model's folder has it."""
     given = {setting: value for field, setting in SETTING_OF_FIELD.items()
-             if field not in CONVERTED and (value := getattr(asked, field)) is not None}  # fmt: skip
-    if asked.stop is not None:
-        given["stop"] = (asked.stop,) if isinstance(asked.stop, str) else tuple(asked.stop)
-    if asked.logit_bias:
-        given["logit_bias"] = parse_logit_bias_field(asked.logit_bias)
-    if asked.response_format is not None and asked.response_format.type != "text":
-        schema = asked.response_format.json_schema
+             if field not in CONVERTED and (value := getattr(body, field)) is not None}  # fmt: skip
+    if body.stop is not None:
+        given["stop"] = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop)
+    if body.logit_bias:
+        given["logit_bias"] = parse_logit_bias_field(body.logit_bias)
+    if body.response_format is not None and body.response_format.type != "text":
+        schema = body.response_format.json_schema
         given["json_schema"] = json.dumps({"type": "object"} if schema is None else schema.schema_)
     return given | {"max_new_tokens": new}
 
@@ -109,10 +109,10 @@ def parse_logit_bias_field(bias: dict[str, float]) -> dict[int, float]:
 
 
 def build_order(
-    asked: GenerationFields, prompts: list[list[int]], given: dict[str, Any], settings: ServerSettings, best: int = 1
+    body: GenerationFields, prompts: list[list[int]], given: dict[str, Any], settings: ServerSettings, best: int = 1
 ) -> CompletionOrder:  # fmt: skip
     """`best` texts for each prompt, of which n are shown; each has a seed of its own, if there is one."""
-    kept = asked.n or 1
+    kept = body.n or 1
     made = max(kept, best)
     count, room = len(prompts) * made, settings.slots + settings.max_queue
     if count > settings.texts:
@@ -123,7 +123,7 @@ def build_order(
         name = "n" if made > 1 else "prompt"
         raise ApiError(400, f"{name}: {count} texts are more than the {room} that this server has room for at a time; "
                       "ask for less, in several requests", param=name)  # fmt: skip
-    seeds = [{} if asked.seed is None else {"seed": (asked.seed + place) % (1 << 63)} for place in range(made)]
+    seeds = [{} if body.seed is None else {"seed": (body.seed + place) % (1 << 63)} for place in range(made)]
     every = [given | seed for _ in prompts for seed in seeds]
     rows = [prompt for prompt in prompts for _ in range(made)]
     return CompletionOrder(rows, every, sum(map(len, prompts)), made, kept)
@@ -145,7 +145,7 @@ def check_logprob_count(
 
 
 async def respond(
-    request: Request, resident: ServedModel, asked: GenerationFields, order: CompletionOrder, form: ResponseForm
+    request: Request, resident: ServedModel, body: GenerationFields, order: CompletionOrder, form: ResponseForm
 ) -> Response:
     """Have it written, and give it whole or in pieces."""
     house: ModelPool = request.app.state.house
@@ -157,8 +157,8 @@ async def respond(
         await run_while_connected(request, take(line.submit, order.prompts, order.settings))
         house.figures.tokens.labels(resident.name, "read").inc(order.read)
         head = {"id": f"{form.letters}-{uuid4().hex}", "created": int(time.time()), "model": resident.name}
-        if asked.stream:
-            wants = asked.stream_options is not None and asked.stream_options.include_usage
+        if body.stream:
+            wants = body.stream_options is not None and body.stream_options.include_usage
             return SSEResponse(line, stream_events(request, line, order, form, head, bool(wants)))
         return await run_while_connected(request, full_response(request, line, order, form, head))
     except BaseException:
@@ -177,7 +177,7 @@ async def full_response(
     usage = usage_entry(request, line.resident, order.read, choices)
 
     def work() -> bytes:
-        shown = [form.whole(choice) for choice in best_choices(choices, order)]
+        shown = [form.full_choice(choice) for choice in best_choices(choices, order)]
         return dump_json(head | {"object": form.kind, "choices": shown, "usage": usage})
 
     return bytes_response(await line.house.parsing.finish(work))

@@ -152,7 +152,7 @@ class GenerationFields(ModelRequest):
     regex: Annotated[str, Field(max_length=PATTERN)] | None = None
 
     @model_validator(mode="after")
-    def streamed(self) -> Self:
+    def check_stream_options(self) -> Self:
         if self.stream_options is not None and not self.stream:
             raise PydanticCustomError("stream", "stream_options are for streams; set stream, or leave them out")
         return self
@@ -184,7 +184,7 @@ class ChatMessage(RequestModel):
     name: Annotated[str, Field(max_length=64)] | None = None
 
     @model_validator(mode="after")
-    def spoken(self) -> Self:
+    def check_content(self) -> Self:
         if self.content is None and self.role != "assistant":
             raise PydanticCustomError("content", "there is no content; only an assistant may have said nothing")
         return self
@@ -205,7 +205,7 @@ class ChatCompletionRequest(GenerationFields):
     metadata: Annotated[dict[str, str] | None, max_count(NOTES, "entries")] = None
 
     @model_validator(mode="after")
-    def agreed(self) -> Self:
+    def check_logprobs(self) -> Self:
         if self.top_logprobs is not None and not self.logprobs:
             raise PydanticCustomError("logprobs", "top_logprobs: they go with logprobs; set logprobs as well")
         if self.max_tokens is not None and self.max_completion_tokens is not None:

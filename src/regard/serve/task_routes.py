@@ -39,7 +39,7 @@ AT_ONCE = 1024  # tokens, once for each beam, that the thread of a model is give
 
 
 @router.post("/v1/embeddings")
-async def post_embeddings(request: Request, asked: EmbeddingRequest) -> Response:
+async def post_embeddings(request: Request, body: EmbeddingRequest) -> Response:
     """A vector for each text."""
 
     def weigh(model: Any, texts: list[str], names: list[str]) -> list[int]:
@@ -54,11 +54,11 @@ async def post_embeddings(request: Request, asked: EmbeddingRequest) -> Response
         found: list[list[float]] = embed_inputs(model, batch.texts, names=batch.names).tolist()
         return found
 
-    resident, vectors, count = await run_on_model(request, asked, weigh, work)
-    if asked.dimensions not in (None, width := len(vectors[0])):
+    resident, vectors, count = await run_on_model(request, body, weigh, work)
+    if body.dimensions not in (None, width := len(vectors[0])):
         raise ApiError(400, f"dimensions: the vectors of {resident.name} have {width} numbers, always; leave it out",
                       param="dimensions")  # fmt: skip
-    shown: Callable[[list[float]], Any] = to_base64 if asked.encoding_format == "base64" else list
+    shown: Callable[[list[float]], Any] = to_base64 if body.encoding_format == "base64" else list
 
     def rows() -> list[Any]:
         return [{"object": "embedding", "index": place, "embedding": shown(row)} for place, row in enumerate(vectors)]
@@ -72,9 +72,9 @@ def to_base64(row: list[float]) -> str:
 
 
 @router.post("/v1/classify")
-async def post_classify(request: Request, asked: ClassifyRequest) -> Response:
+async def post_classify(request: Request, body: ClassifyRequest) -> Response:
     """How likely each class is for each text, or pair; or the number it is given."""
-    pairs = text_pairs(asked)
+    pairs = text_pairs(body)
 
     def weigh(model: Any, texts: list[str], names: list[str]) -> list[int]:
         check_classifier(model)
@@ -84,25 +84,25 @@ async def post_classify(request: Request, asked: ClassifyRequest) -> Response:
         some = None if pairs is None else [pairs[place] for place in batch.places]
         return classify_texts(model, batch.texts, some, names=batch.names)
 
-    resident, found, count = await run_on_model(request, asked, weigh, work, pairs=pairs)
+    resident, found, count = await run_on_model(request, body, weigh, work, pairs=pairs)
 
     def rows() -> list[Any]:
-        return [{"index": place} | class_entries(each, asked.top_k) for place, each in enumerate(found)]
+        return [{"index": place} | class_entries(each, body.top_k) for place, each in enumerate(found)]
 
     return await list_response(request, resident, rows, count)
 
 
-def text_pairs(asked: ClassifyRequest) -> list[str] | None:
+def text_pairs(body: ClassifyRequest) -> list[str] | None:
     """The second texts: one for each, or the same for all."""
-    if asked.pair is None:
+    if body.pair is None:
         return None
-    many = len(asked.input) if isinstance(asked.input, list) else 1
-    if isinstance(asked.pair, str):
-        return [asked.pair] * many
-    if len(asked.pair) != many:
-        raise ApiError(400, f"pair: {len(asked.pair)} texts for {many} of input; give one for each, or one for all",
+    many = len(body.input) if isinstance(body.input, list) else 1
+    if isinstance(body.pair, str):
+        return [body.pair] * many
+    if len(body.pair) != many:
+        raise ApiError(400, f"pair: {len(body.pair)} texts for {many} of input; give one for each, or one for all",
                       param="pair")  # fmt: skip
-    return asked.pair
+    return body.pair
 
 
 def class_entries(found: dict[str, float] | float, top: int | None) -> dict[str, Any]:
@@ -112,9 +112,9 @@ def class_entries(found: dict[str, float] | float, top: int | None) -> dict[str,
 
 
 @router.post("/v1/fill")
-async def post_fill(request: Request, asked: FillRequest) -> Response:
+async def post_fill(request: Request, body: FillRequest) -> Response:
     """The likeliest words for each [MASK] of each text."""
-    best = asked.top_k or BEST
+    best = body.top_k or BEST
 
     def weigh(model: Any, texts: list[str], names: list[str]) -> list[int]:
         sizes, known = count_input_tokens(model, texts, None, names), model.tokenizer
@@ -128,7 +128,7 @@ async def post_fill(request: Request, asked: FillRequest) -> Response:
     def work(model: Any, batch: TaskBatch) -> list[Any]:
         return fill_masks(model, batch.texts, best, names=batch.names)
 
-    resident, found, count = await run_on_model(request, asked, weigh, work)
+    resident, found, count = await run_on_model(request, body, weigh, work)
 
     def rows() -> list[Any]:
         return [{"index": place, "blanks": [[guess._asdict() for guess in blank] for blank in blanks]}
@@ -138,16 +138,16 @@ async def post_fill(request: Request, asked: FillRequest) -> Response:
 
 
 @router.post("/v1/translate")
-async def post_translate(request: Request, asked: TranslateRequest) -> Response:
+async def post_translate(request: Request, body: TranslateRequest) -> Response:
     """Each text in the other language, by beam search."""
     house: ModelPool = request.app.state.house
-    if (asked.max_tokens or 0) > house.settings.most:
-        raise ApiError(400, f"max_tokens: {asked.max_tokens:,} tokens are more than the {house.settings.most:,} that "
+    if (body.max_tokens or 0) > house.settings.most:
+        raise ApiError(400, f"max_tokens: {body.max_tokens:,} tokens are more than the {house.settings.most:,} that "
                       "this server writes; ask for less", param="max_tokens")  # fmt: skip
     said = {
-        "num_beams": asked.num_beams,
-        "length_penalty": asked.length_penalty,
-        "num_return_sequences": asked.num_return_sequences,
+        "num_beams": body.num_beams,
+        "length_penalty": body.length_penalty,
+        "num_return_sequences": body.num_return_sequences,
     }
     given = {name: value for name, value in said.items() if value is not None}
 
@@ -156,10 +156,10 @@ async def post_translate(request: Request, asked: TranslateRequest) -> Response:
         return [len(translator.source(text, name)) for text, name in zip(texts, names, strict=True)]
 
     def work(model: Any, batch: TaskBatch) -> list[Any]:
-        return Translator(model)(batch.texts, given, asked.max_tokens, batch.names, check=batch.token.check)
+        return Translator(model)(batch.texts, given, body.max_tokens, batch.names, check=batch.token.check)
 
     resident, found, count = await run_on_model(
-        request, asked, weigh, work, asked.num_beams or asked.num_return_sequences or BEAMS
+        request, body, weigh, work, body.num_beams or body.num_return_sequences or BEAMS
     )
 
     def rows() -> list[Any]:
@@ -188,7 +188,7 @@ Work = Callable[[Any, TaskBatch], list[Any]]
 
 
 async def run_on_model(
-    request: Request, asked: Any, weigh: Weigh, work: Work, times: int = 1, pairs: list[str] | None = None
+    request: Request, body: Any, weigh: Weigh, work: Work, times: int = 1, pairs: list[str] | None = None
 ) -> tuple[ServedModel, list[Any], int]:
     """What a model says of each text of a request, and how many tokens they have.
 
@@ -196,13 +196,13 @@ async def run_on_model(
     between which others have their turn and a client may leave. A text is searched for `times` times at once.
     """
     house: ModelPool = request.app.state.house
-    resident = house.find(asked.model)
-    texts = [asked.input] if isinstance(asked.input, str) else asked.input
+    resident = house.find(body.model)
+    texts = [body.input] if isinstance(body.input, str) else body.input
     if len(texts) > house.settings.texts:
         raise ApiError(400, f"input: {len(texts):,} texts are more than the {house.settings.texts} that one request "
                             "may "
                       "have; send several requests", param="input")  # fmt: skip
-    names = ["input"] if isinstance(asked.input, str) else [f"input[{place}]" for place in range(len(texts))]
+    names = ["input"] if isinstance(body.input, str) else [f"input[{place}]" for place in range(len(texts))]
     for text, name in zip((*texts, *(pairs or ())), (*names, *["pair"] * len(pairs or ())), strict=True):
         resident.check_letters(len(text), name)
     note_request(request, resident)
@@ -218,7 +218,7 @@ async def run_on_model(
     try:
         return resident, *await run_while_connected(request, everything())
     except (ConfigError, DataError) as problem:
-        raise name_the_model(problem, asked, resident) from None
+        raise name_the_model(problem, body, resident) from None
 
 
 def run_task_batch(model: Any, some: Callable[[CancelToken], TaskBatch], work: Work, token: CancelToken) -> list[Any]:
@@ -227,11 +227,11 @@ def run_task_batch(model: Any, some: Callable[[CancelToken], TaskBatch], work: W
 
 
 def name_the_model(
-    problem: ConfigError | DataError, asked: ModelRequest, resident: ServedModel
+    problem: ConfigError | DataError, body: ModelRequest, resident: ServedModel
 ) -> ConfigError | DataError:
     """A sentence that is not about a field of the request is about the model, and says which."""
     name = str(problem).partition(":")[0].partition("[")[0]
-    if {name, FIELD_OF_SETTING.get(name)} & type(asked).model_fields.keys():
+    if {name, FIELD_OF_SETTING.get(name)} & type(body).model_fields.keys():
         return problem
     return type(problem)(f"model: {resident.name}: {problem}")
 
@@ -257,14 +257,16 @@ def count_input_tokens(
 
 
 async def list_response(
-    request: Request, resident: ServedModel, rows: Callable[[], list[Any]], read: int, made: int = 0
+    request: Request, resident: ServedModel, rows: Callable[[], list[Any]], read: int, generated: int = 0
 ) -> Response:  # fmt: skip
     """`rows` makes the answers to the texts, in a thread: there may be many numbers."""
     house: ModelPool = request.app.state.house
     house.figures.tokens.labels(resident.name, "read").inc(read)
-    house.figures.tokens.labels(resident.name, "written").inc(made)
-    note_request(request, resident, prompt_tokens=read, completion_tokens=made)
-    usage = {"prompt_tokens": read, "total_tokens": read + made} | ({"completion_tokens": made} if made else {})
+    house.figures.tokens.labels(resident.name, "written").inc(generated)
+    note_request(request, resident, prompt_tokens=read, completion_tokens=generated)
+    usage = {"prompt_tokens": read, "total_tokens": read + generated} | (
+        {"completion_tokens": generated} if generated else {}
+    )
 
     def work() -> bytes:
         return dump_json({"object": "list", "data": rows(), "model": resident.name, "usage": usage})

@@ -38,7 +38,7 @@ class StudyPart:
 
 
 class StudyRun:
-    """`go` does what is left to do; `kept` is all that was found, as compare.json has it."""
+    """A study in its folder: `run` trains and measures what is missing; `kept` is the content of compare.json."""
 
     def __init__(
         self, study: StudyPlan, out: Path, *, command: str = "", tell: TrialReporter = no_output, measured: bool = True
@@ -48,11 +48,11 @@ class StudyRun:
         for table in self.tables:  # one of which nothing can be trained is a mistake, and not a finding
             if all(variant.problem for variant in table.variants):
                 raise next(variant.problem for variant in table.variants if variant.problem)
-        self.kept = self.opened()
+        self.kept = self.load_results()
 
-    def opened(self) -> dict[str, Any]:
+    def load_results(self) -> dict[str, Any]:
         """What the folder holds of this study, which may be nothing yet."""
-        asked = {"parts": [self.asked(table) for table in self.tables], "seeds": self.study.seeds}
+        asked = {"parts": [self.part_facts(table) for table in self.tables], "seeds": self.study.seeds}
         path = self.out / NAME
         if not path.exists():
             if self.out.is_dir() and not all(map(is_temporary, self.out.iterdir())):
@@ -70,7 +70,7 @@ class StudyRun:
                                      "or remove this one")  # fmt: skip
         return kept
 
-    def asked(self, table: StudyPart) -> dict[str, Any]:
+    def part_facts(self, table: StudyPart) -> dict[str, Any]:
         """What a part asks, whole: a recipe that was edited since is another one."""
         recipes = {variant.name: config.to_dict(variant.recipe) for variant in table.variants if variant.recipe}
         return {
@@ -80,7 +80,7 @@ class StudyRun:
             "recipes": content_cache.content_key(recipes),
         }
 
-    def go(self) -> int | None:
+    def run(self) -> int | None:
         """Train and measure whatever is missing; the signal that stopped it, if one did."""
         create_folder(self.out)
         with lock_folder(self.out):

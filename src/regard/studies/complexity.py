@@ -39,18 +39,18 @@ LONGEST, SHORT = 2048, 1024
     "What do the formulas say, and what is measured?",
     "How a layer's time grows with the length, what its weights take in memory, and how much of a model is looking.",
 )
-def demo_complexity(asked: DemoSettings) -> list[DemoTable]:
-    return [layer_table(asked), memory_table(asked), share_table()]
+def demo_complexity(settings: DemoSettings) -> list[DemoTable]:
+    return [layer_table(settings), memory_table(settings), share_table()]
 
 
-def layer_table(asked: DemoSettings) -> DemoTable:
+def layer_table(settings: DemoSettings) -> DemoTable:
     """Each layer's formula, and the power of n that its time really grows with."""
     n = SHORT
     known = {row.name: row for row in measure.layer_complexities(n, WIDTH, window=WINDOW)}
     numbers, drawn, notes = [], {}, []
     for name, (row, parts) in LAYERS.items():
-        found, formula = measure_layers(parts, 4096 if asked.quick else 131_072), known[row]
-        asked.tell(f"{name}: {found.get('refused') or format_power(found['exponent'])}")
+        found, formula = measure_layers(parts, 4096 if settings.quick else 131_072), known[row]
+        settings.tell(f"{name}: {found.get('refused') or format_power(found['exponent'])}")
         notes += [f"{name}: {found['refused']}"] if "refused" in found else []
         drawn[name] = list(zip(found.get("lengths", []), (1000 * s for s in found.get("seconds", [])), strict=True))
         numbers.append({"name": name, "operations": formula.operations, "order": formula.operations_order,
@@ -83,9 +83,9 @@ def measure_layers(parts: dict[str, Any], longest: int) -> dict[str, Any]:
         return {"refused": said}
 
 
-def memory_table(asked: DemoSettings) -> DemoTable:
+def memory_table(settings: DemoSettings) -> DemoTable:
     """h·n²·4 bytes, where the weights of attention are written down; and what kernels really hold."""
-    heads, longest = 8, SHORT if asked.quick else LONGEST
+    heads, longest = 8, SHORT if settings.quick else LONGEST
     lengths = tuple(n for n in measure.attention_growth((heads,)) if n.tokens <= longest)
     held = {name: [attention_peak_bytes(name, heads, n.tokens) for n in lengths] for name in ("reference", "fused")}
     columns = {

@@ -75,21 +75,21 @@ DEMOS: dict[str, tuple[str, str, Claim]] = {}  # by name: its title, what it is 
 
 
 def register_demo(name: str, title: str, about: str) -> Callable[[Claim], Claim]:
-    def enter(made: Claim) -> Claim:
-        DEMOS[name] = (title, about, made)
-        return made
+    def enter(claim: Claim) -> Claim:
+        DEMOS[name] = (title, about, claim)
+        return claim
 
     return enter
 
 
-def run_demo(name: str, asked: DemoSettings) -> dict[str, Any]:
+def run_demo(name: str, settings: DemoSettings) -> dict[str, Any]:
     """All results of a demo as nested plain values."""
     title, about, made = DEMOS[name]
-    return {"title": title, "about": about, "command": asked.command, "regard": config.VERSION,
-            "tables": [asdict(sheet) for sheet in made(asked)]}  # fmt: skip
+    return {"title": title, "about": about, "command": settings.command, "regard": config.VERSION,
+            "tables": [asdict(sheet) for sheet in made(settings)]}  # fmt: skip
 
 
-def format_demo(told: dict[str, Any]) -> str:
+def format_demo(result: dict[str, Any]) -> str:
     return "\n\n\n".join(
         "\n".join(
             [
@@ -99,7 +99,7 @@ def format_demo(told: dict[str, Any]) -> str:
                 *(f"note: {note}" for note in sheet["notes"]),
             ]
         )
-        for sheet in told["tables"]
+        for sheet in result["tables"]
     )
 
 

@@ -39,12 +39,12 @@ def format_points(points: Sequence[tuple[int, str]], question: int) -> str:  #: 
     "Does it learn from the examples in its prompt?",
     "A small model reads points of lines. Of a line that it never saw it is asked each next point.",
 )
-def demo_in_context(asked: DemoSettings) -> list[DemoTable]:
-    settings = (*(QUICK if asked.quick else ()), *asked.settings)
+def demo_in_context(demo: DemoSettings) -> list[DemoTable]:
+    settings = (*(QUICK if demo.quick else ()), *demo.settings)
     part = StudyTable(recipe="in-context", settings=settings)
-    compared = StudyRun(StudyPlan(seeds=asked.seeds or 1, parts=(part,)), asked.out, command=asked.command,
-                          tell=asked.tell, measured=False)  # fmt: skip
-    if (stopped := compared.go()) is not None:
+    compared = StudyRun(StudyPlan(seeds=demo.seeds or 1, parts=(part,)), demo.out, command=demo.command,
+                          tell=demo.tell, measured=False)  # fmt: skip
+    if (stopped := compared.run()) is not None:
         raise DemoInterrupted(stopped)
     [table] = compared.tables
     run = load_trial(table.folder / f"{table.variants[0].folder}-seed0")

@@ -40,16 +40,16 @@ def kernel_error(run: Run) -> float | None:
     """
     found, model = list[float](), full_precision(run.model)
 
-    def beside(plan: Plan, q: Tensor, k: Tensor, v: Tensor, how: AttentionArgs) -> Tensor:
-        made, there = plan.run(q, k, v, how), plan.spec.q.is_real
-        meant = reference(q, k, v, plan, how)
+    def run_and_compare(plan: Plan, q: Tensor, k: Tensor, v: Tensor, args: AttentionArgs) -> Tensor:
+        made, there = plan.run(q, k, v, args), plan.spec.q.is_real
+        meant = reference(q, k, v, plan, args)
         one, other = (made, meant) if there is None else (t.transpose(1, 2)[there] for t in (made, meant))
         found.append(float((one - other).norm() / other.norm().clamp(min=1e-30)))  # outputs of padding do not matter
         return made
 
     if not any(fnmatchcase(address, KERNEL_CALLS) for address in model.addresses()):
         return None
-    with looking(model, KERNEL_CALLS, run_kernel=beside), inference_mode(list(model.modules())):
+    with looking(model, KERNEL_CALLS, run_kernel=run_and_compare), inference_mode(list(model.modules())):
         run.objective.loss_sums(model, batch_to_device(probe_batch(run), run.device))
     return sum(found) / len(found) if found else None
 
@@ -96,7 +96,7 @@ def time_mixing(c: config.Transformer, length: int, device: torch.device = CPU) 
     for _ in range(AGAIN + 1):
         spent = [0.0]
 
-        def timed(plan: Plan, *call: Any, spent: list[float] = spent) -> Tensor:
+        def run_timed(plan: Plan, *call: Any, spent: list[float] = spent) -> Tensor:
             names.append(plan.kernel.name)
             start = current_seconds(device)
             made = plan.run(*call)
@@ -104,7 +104,7 @@ def time_mixing(c: config.Transformer, length: int, device: torch.device = CPU) 
             return made
 
         with (
-            looking(model, KERNEL_CALLS, run_kernel=timed)
+            looking(model, KERNEL_CALLS, run_kernel=run_timed)
             if uses_attention(c)
             else time_mixer(model.trunk, spent, device),
             torch.inference_mode(),

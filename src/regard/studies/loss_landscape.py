@@ -112,16 +112,16 @@ TOKENS, STEPS, FEW = 4096, 15, 5
     "The same deep, narrow model with and without them, trained alike; and the loss around where each ended, along "
     "two random directions that move every filter by up to its own length (Li et al. 2018).",
 )
-def demo_loss_landscape(asked: DemoSettings) -> list[DemoTable]:
-    settings = (*(QUICK if asked.quick else DEEP), *asked.settings)
+def demo_loss_landscape(demo: DemoSettings) -> list[DemoTable]:
+    settings = (*(QUICK if demo.quick else DEEP), *demo.settings)
     part = StudyTable(recipe=RECIPE, settings=settings, grid=(f"{KEY}=true,false",))
-    compared = StudyRun(StudyPlan(seeds=asked.seeds or 1, parts=(part,)), asked.out, command=asked.command,
-                          tell=asked.tell, measured=False)  # fmt: skip
-    if (stopped := compared.go()) is not None:
+    compared = StudyRun(StudyPlan(seeds=demo.seeds or 1, parts=(part,)), demo.out, command=demo.command,
+                          tell=demo.tell, measured=False)  # fmt: skip
+    if (stopped := compared.run()) is not None:
         raise DemoInterrupted(stopped)
     [table] = compared.tables
     cut = {
-        variant.name: slice_of_run(load_trial(table.folder / f"{variant.folder}-seed0"), FEW if asked.quick else STEPS)
+        variant.name: slice_of_run(load_trial(table.folder / f"{variant.folder}-seed0"), FEW if demo.quick else STEPS)
         for variant in table.variants
     }
     return [landscape_table(cut)]

@@ -130,14 +130,14 @@ def choose_widths(recipe: config.Recipe, count: int) -> list[int]:
     return sorted(found)
 
 
-def parse_widths(said: str, recipe: config.Recipe) -> list[int]:
+def parse_widths(text: str, recipe: config.Recipe) -> list[int]:
     """A number of widths, or the widths themselves."""
-    words = said.split(",")
+    words = text.split(",")
     if not all(word.strip().isdigit() and len(word.strip()) < 7 for word in words):
-        raise config.ConfigError(f"--sizes {said}: expected a number of sizes, or widths such as 32,48,64,96")
+        raise config.ConfigError(f"--sizes {text}: expected a number of sizes, or widths such as 32,48,64,96")
     numbers = [int(word) for word in words]
     if (len(numbers) == 1 and numbers[0] < MIN_SIZES) or 1 < len(set(numbers)) < MIN_SIZES:
-        raise config.ConfigError(f"--sizes {said}: a law needs {MIN_SIZES} sizes or more")
+        raise config.ConfigError(f"--sizes {text}: a law needs {MIN_SIZES} sizes or more")
     return choose_widths(recipe, numbers[0]) if len(numbers) == 1 else sorted(set(numbers))
 
 
@@ -160,8 +160,8 @@ class ScalingStudy:
         study = StudyPlan(title=title, seeds=seeds, parts=parts)
         self.compared = StudyRun(study, out, command=command, tell=tell, measured=False)
 
-    def go(self) -> int | None:
-        return self.compared.go()
+    def run(self) -> int | None:
+        return self.compared.run()
 
     def families(self) -> list[ScalingFamily]:
         return [fit_family(self.compared, table) for table in self.compared.tables]
@@ -225,8 +225,8 @@ def scaling_table(found: list[ScalingFamily]) -> list[dict[str, Any]]:
              "line": law_table(each.line), "floored": law_table(each.floored)} for each in found]  # fmt: skip
 
 
-def law_table(made: ScalingLaw | None) -> dict[str, Any] | None:
-    if made is None:
+def law_table(law: ScalingLaw | None) -> dict[str, Any] | None:
+    if law is None:
         return None
-    return {"alpha": made.alpha, "scale": made.scale, "floor": made.floor, "error": made.error, "floors": made.floors,
-            "left": list(made.left), "miss": made.miss}  # fmt: skip
+    return {"alpha": law.alpha, "scale": law.scale, "floor": law.floor, "error": law.error, "floors": law.floors,
+            "left": list(law.left), "miss": law.miss}  # fmt: skip

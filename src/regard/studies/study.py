@@ -184,9 +184,9 @@ def parse_named_variant(line: str) -> tuple[str, list[str]]:
     return name.strip(), [each.strip() for each in rest.split(";") if each.strip()]
 
 
-def build_variant(name: str, chosen: tuple[tuple[str, str], ...], said: list[str], recipe: str) -> StudyVariant:
-    recipe = next((values[0] for key, values in parse_axes(said) if key == RECIPE_KEY), recipe)
-    changes = [line for line in said if line.partition("=")[0].strip() != RECIPE_KEY]
+def build_variant(name: str, chosen: tuple[tuple[str, str], ...], settings: list[str], recipe: str) -> StudyVariant:
+    recipe = next((values[0] for key, values in parse_axes(settings) if key == RECIPE_KEY), recipe)
+    changes = [line for line in settings if line.partition("=")[0].strip() != RECIPE_KEY]
     made = StudyVariant(name, chosen, str(parse_value(recipe)), tuple(changes))
     try:
         return replace(made, recipe=made.read())
@@ -205,10 +205,10 @@ def shorten_keys(keys: list[str]) -> dict[str, str]:
     return found
 
 
-def unique_folders(made: list[StudyVariant]) -> Iterator[StudyVariant]:
+def unique_folders(variants: list[StudyVariant]) -> Iterator[StudyVariant]:
     """Two names that a file system would not tell apart get a number."""
     seen: set[str] = set()
-    for variant in made:
+    for variant in variants:
         count, name = 1, variant.name
         while variant.folder.lower() in seen:
             count += 1

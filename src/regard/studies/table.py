@@ -85,19 +85,19 @@ def mean_and_spread(numbers: list[float]) -> MeanSpread | None:
 
 
 # What a column is called, and what it says of a row; a column that says nothing of any row is left out.
-def table_columns(made: list[VariantRow]) -> dict[str, list[str]]:
-    scores = dict.fromkeys(name for each in made for name in each.scores)
-    lengths = dict.fromkeys(length for each in made for length in each.beyond)
+def table_columns(rows: list[VariantRow]) -> dict[str, list[str]]:
+    scores = dict.fromkeys(name for each in rows for name in each.scores)
+    lengths = dict.fromkeys(length for each in rows for length in each.beyond)
     found = {
-        "parameters": [f"{each.parameters:,}" if each.parameters else "" for each in made],
-        "validation": [str(each.validation or "") for each in made],
-        **{name: [str(each.scores.get(name, "")) for each in made] for name in scores},
-        **{f"at {int(length):,}": [format_cell(each.beyond.get(length)) for each in made] for length in lengths},
-        "a step": [f"{1000 * each.step_seconds:.3g} ms" if each.step_seconds else "" for each in made],
-        "memory": [format_si(each.memory, "B") if each.memory else "" for each in made],
-        "writes": [f"{each.speed:,.0f}/s" if each.speed else "" for each in made],
-        "off dense": [f"{each.error:.1e}" if each.error is not None else "" for each in made],
-        "grows": [format_growth(each.growth) for each in made],
+        "parameters": [f"{each.parameters:,}" if each.parameters else "" for each in rows],
+        "validation": [str(each.validation or "") for each in rows],
+        **{name: [str(each.scores.get(name, "")) for each in rows] for name in scores},
+        **{f"at {int(length):,}": [format_cell(each.beyond.get(length)) for each in rows] for length in lengths},
+        "a step": [f"{1000 * each.step_seconds:.3g} ms" if each.step_seconds else "" for each in rows],
+        "memory": [format_si(each.memory, "B") if each.memory else "" for each in rows],
+        "writes": [f"{each.speed:,.0f}/s" if each.speed else "" for each in rows],
+        "off dense": [f"{each.error:.1e}" if each.error is not None else "" for each in rows],
+        "grows": [format_growth(each.growth) for each in rows],
     }
     return {name: cells for name, cells in found.items() if any(cells)}
 
@@ -123,27 +123,27 @@ def format_tables(compared: StudyRun) -> str:
     return "\n\n\n".join(parts)
 
 
-def format_columns(made: list[VariantRow]) -> str:
+def format_columns(rows: list[VariantRow]) -> str:
     """Columns under each other, and below what a reader should know."""
-    refused = {place: each.refused for place, each in enumerate(made) if each.refused}
-    table = align_columns([each.name for each in made], table_columns(made), refused)
-    return "\n".join([table, *(f"note: {note}" for note in table_notes(made))])
+    refused = {place: each.refused for place, each in enumerate(rows) if each.refused}
+    table = align_columns([each.name for each in rows], table_columns(rows), refused)
+    return "\n".join([table, *(f"note: {note}" for note in table_notes(rows))])
 
 
-def table_notes(made: list[VariantRow]) -> Iterator[str]:
+def table_notes(rows: list[VariantRow]) -> Iterator[str]:
     """What makes a table less than a fair comparison, or may surprise in it."""
-    sizes = {each.name: each.parameters for each in made if each.parameters}
+    sizes = {each.name: each.parameters for each in rows if each.parameters}
     if sizes and max(sizes.values()) > (1 + ALIKE) * min(sizes.values()):
         most, least = max(sizes, key=lambda name: sizes[name]), min(sizes, key=lambda name: sizes[name])
         yield (f"{most} has {sizes[most] / sizes[least]:.2f} times the parameters of {least}; "
                "make them alike, as by model.hidden, to compare ideas and not sizes")  # fmt: skip
-    read = {each.tokens for each in made if each.tokens}
+    read = {each.tokens for each in rows if each.tokens}
     if read and max(read) > (1 + ALIKE) * min(read):
         yield f"they did not read the same: from {min(read):,} to {max(read):,} tokens"
-    known = [each.validation for each in made if each.validation]
+    known = [each.validation for each in rows if each.validation]
     if known and all(each.spread is None for each in known):
         yield "one seed alone says nothing of chance; --seeds 3 does"
-    for each in made:
+    for each in rows:
         for length, said in each.beyond.items():
             if isinstance(said, str):
                 yield f"{each.name} at {int(length):,}: {said}"
@@ -232,17 +232,17 @@ def row_dict(each: VariantRow) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def rows_to_csv(made: list[VariantRow], title: str = "") -> str:
+def rows_to_csv(rows: list[VariantRow], title: str = "") -> str:
     """One line a variant."""
-    scores = dict.fromkeys(name for each in made for name in each.scores)
-    lengths = dict.fromkeys(length for each in made for length in each.beyond)
+    scores = dict.fromkeys(name for each in rows for name in each.scores)
+    lengths = dict.fromkeys(length for each in rows for length in each.beyond)
     head = ["table", "variant", "refused", "parameters", "tokens", "validation", "spread", *scores,
             *(f"validation at {length}" for length in lengths), "step_seconds", "memory", "tokens_a_second", "error",
             "exponent", "formula"]  # fmt: skip
     written = io.StringIO()
     lines = csv.writer(written, lineterminator="\n")
     lines.writerow(head)
-    for each in made:
+    for each in rows:
         mean = each.validation
         lines.writerow([
             title, each.name, each.refused, each.parameters, each.tokens, mean and mean.mean, mean and mean.spread,

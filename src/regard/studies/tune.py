@@ -127,7 +127,7 @@ class TuningRun:
         self.trials: list[TuningTrial] = []
         self.known: dict[str, Found] = {}
 
-    def go(self) -> int | None:
+    def run(self) -> int | None:
         """All stages; the signal that stopped it, if one did."""
         create_folder(self.out)
         for place, (stage, offers) in enumerate(self.stages.items(), 1):
@@ -160,7 +160,7 @@ class TuningRun:
                       for name, changes in new.items())  # fmt: skip
         compared = StudyRun(StudyPlan(seeds=self.seeds, parts=parts), folder, command=self.command, measured=False,
                               tell=lambda line: self.tell(f"{stage}: {line}"))  # fmt: skip
-        if (stopped := compared.go()) is not None:
+        if (stopped := compared.run()) is not None:
             return stopped
         for table, changes in zip(compared.tables, new.values(), strict=True):
             self.known[self.key(changes)] = trial_outcome(compared.of(table, table.variants[0]))

@@ -28,18 +28,18 @@ QUICK = ("train.steps=4", "train.batch_size=8")
 @register_demo("vit-vs-cnn", "Vision transformer or convolutions, with few images and with many?",
        "Both have as many weights, see the same digits of 8 x 8 pixels and take the same steps; the number of images "
        "that they learn from doubles from row to row.")  # fmt: skip
-def demo_vit_vs_cnn(asked: DemoSettings) -> list[DemoTable]:
-    sizes = TRAIN_SIZES[:2] if asked.quick else TRAIN_SIZES
-    files = write_subsets(asked.out / "data", sizes)
+def demo_vit_vs_cnn(demo: DemoSettings) -> list[DemoTable]:
+    sizes = TRAIN_SIZES[:2] if demo.quick else TRAIN_SIZES
+    files = write_subsets(demo.out / "data", sizes)
     lines = tuple(f"{size}: data.source={json.dumps(str(file))}" for size, file in files.items())
-    test = json.dumps(str(asked.out / "data" / "test.jsonl"))
-    settings = (*(QUICK if asked.quick else ()), f"data.validation={test}", *asked.settings)
+    test = json.dumps(str(demo.out / "data" / "test.jsonl"))
+    settings = (*(QUICK if demo.quick else ()), f"data.validation={test}", *demo.settings)
     part = StudyTable(recipe=next(iter(IMAGE_RECIPES)), settings=settings, variants=lines, over=VARIANT_KEY,
                 grid=(f"recipe={','.join(IMAGE_RECIPES)}",))  # fmt: skip
-    seeds = asked.seeds or (1 if asked.quick else 3)
-    compared = StudyRun(StudyPlan(seeds=seeds, parts=(part,)), asked.out / "runs", command=asked.command,
-                          tell=asked.tell, measured=False)  # fmt: skip
-    if (stopped := compared.go()) is not None:
+    seeds = demo.seeds or (1 if demo.quick else 3)
+    compared = StudyRun(StudyPlan(seeds=seeds, parts=(part,)), demo.out / "runs", command=demo.command,
+                          tell=demo.tell, measured=False)  # fmt: skip
+    if (stopped := compared.run()) is not None:
         raise DemoInterrupted(stopped)
     return [accuracy_table(variant_rows(compared, compared.tables[0]))]
 
@@ -61,15 +61,15 @@ def record_line(record: Record) -> str:
     return json.dumps({name: record[name] for name in ("pixels", "label")}) + "\n"
 
 
-def accuracy_table(made: list[VariantRow]) -> DemoTable:
-    names = [f"{each.chosen[VARIANT_KEY]} images, {IMAGE_RECIPES[each.chosen['recipe']]}" for each in made]
+def accuracy_table(rows: list[VariantRow]) -> DemoTable:
+    names = [f"{each.chosen[VARIANT_KEY]} images, {IMAGE_RECIPES[each.chosen['recipe']]}" for each in rows]
     lines: dict[str, list[tuple[float, float]]] = {}
-    for each in made:
+    for each in rows:
         if accuracy := each.scores.get("accuracy"):
             points = lines.setdefault(IMAGE_RECIPES[each.chosen["recipe"]], [])
             points.append((float(each.chosen[VARIANT_KEY]), 100 * (1 - accuracy.mean)))
     drawing = DemoFigure("Which needs fewer images?", "images to learn from", "percent wrong", lines, (True, True))
-    said = [note for note in table_notes(made) if "did not read" not in note]
+    said = [note for note in table_notes(rows) if "did not read" not in note]
     return DemoTable(f"{TEST_IMAGES} digits that no model "
-                     "saw", names, table_columns(made), [row_dict(each) for each in made], said,
+                     "saw", names, table_columns(rows), [row_dict(each) for each in rows], said,
                  [drawing] if lines else [])  # fmt: skip

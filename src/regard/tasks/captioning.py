@@ -66,20 +66,20 @@ class Captioning(ImageTextTask, TextTask):
                                   f"has {fixed_image_tokens(model)} tokens for sure; write "
                                   f"{check_caption_model(model)!r}")  # fmt: skip
 
-    def made(self, examples: Sequence[TensorExample], chance: torch.Generator | None) -> TaskBatch:
+    def build_batch(self, examples: Sequence[TensorExample], chance: torch.Generator | None) -> TaskBatch:
         texts, end = self.words(examples, chance), self.specials["eos"]
-        batch = self.given(self.sense.collate(examples, chance)) | self.counted(examples)
-        return batch | self.heard(texts) | {"labels": self.rows.padded([[*text, end] for text in texts], IGNORE_INDEX)}
+        batch = self.model_inputs(self.sense.collate(examples, chance)) | self.token_counts(examples)
+        return batch | self.read_ids(texts) | {"labels": self.rows.pad([[*text, end] for text in texts], IGNORE_INDEX)}
 
-    def given(self, tables: TaskBatch) -> TaskBatch:
+    def model_inputs(self, tables: TaskBatch) -> TaskBatch:
         """What the sense made, by the names under which the model takes it."""
         name = "source" if self.cross else "seen"
         return {name if each == "ids" else f"{name}_{each}": table for each, table in tables.items()}
 
-    def heard(self, texts: Sequence[Sequence[int]]) -> TaskBatch:
+    def read_ids(self, texts: Sequence[Sequence[int]]) -> TaskBatch:
         """What the model reads while it tells these texts."""
         rows = [[self.specials.begin(), *text] for text in texts]
-        return {"ids": self.rows.padded(rows, self.specials.fill)} | self.rows.real(rows)
+        return {"ids": self.rows.pad(rows, self.specials.fill)} | self.rows.real(rows)
 
     def loss_sums(self, model: nn.Module, batch: TaskBatch) -> dict[str, Tensor]:
         said = caption_logits(model, batch, deferred=self.chunk is not None)

@@ -74,9 +74,9 @@ class InputTask(Task):
         return 1
 
     def example(self, record: Record, tokenizer: Tokenizer | None = None) -> TensorExample:  # type: ignore[override]
-        return self.seen(record) | {"label": self.label(record)}
+        return self.encode_input(record) | {"label": self.label(record)}
 
-    def seen(self, record: Record) -> TensorExample:
+    def encode_input(self, record: Record) -> TensorExample:
         """What the sense makes of it; a file by itself is what is meant, whatever its column is called."""
         alone = self.c.input not in record and isinstance(record.get(self.sense.column), Path)
         return self.sense.example(record, self.sense.column if alone else self.c.input)
@@ -88,12 +88,12 @@ class InputTask(Task):
         return self.sense.length(example)
 
     def collate(self, examples: Sequence[TensorExample], chance: torch.Generator) -> TaskBatch:
-        return self.made(examples, chance)
+        return self.build_batch(examples, chance)
 
     def collate_eval(self, examples: Sequence[TensorExample], chance: torch.Generator) -> TaskBatch:
-        return self.made(examples, None)
+        return self.build_batch(examples, None)
 
-    def made(self, examples: Sequence[TensorExample], chance: torch.Generator | None) -> TaskBatch:
+    def build_batch(self, examples: Sequence[TensorExample], chance: torch.Generator | None) -> TaskBatch:
         batch = self.sense.collate(examples, chance)
         batch["tokens"] = torch.tensor([self.sense.length(example) for example in examples])
         if "label" in examples[0]:
@@ -113,10 +113,10 @@ class InputTask(Task):
             each = share * each + (1 - share) * self.loss(said, batch["other"])
         return {"loss": each.sum()}
 
-    def loss(self, said: Tensor, label: Tensor) -> Tensor:  # (B, out), (B,) -> (B,)
+    def loss(self, out: Tensor, label: Tensor) -> Tensor:  # (B, out), (B,) -> (B,)
         raise NotImplementedError
 
-    def expected(self, batch: TaskBatch) -> TaskOutputs:
+    def expected_answers(self, batch: TaskBatch) -> TaskOutputs:
         return {"loss": batch["label"].tolist()}
 
 
@@ -136,14 +136,14 @@ class InputClassification(InputTask):
             columns.label_index(record, self.c.label, columns.get_column(record, self.c.label), self.c.classes)
         )
 
-    def loss(self, said: Tensor, label: Tensor) -> Tensor:
-        return F.cross_entropy(said, label, reduction="none")
+    def loss(self, out: Tensor, label: Tensor) -> Tensor:
+        return F.cross_entropy(out, label, reduction="none")
 
     def answers(self, model: nn.Module, batch: TaskBatch) -> TaskOutputs:
         return {"loss": classify_batch(model, batch).argmax(-1).tolist()}
 
-    def score(self, said: TaskOutputs, meant: TaskOutputs) -> dict[str, float]:
-        return classification_scores(said["loss"], meant["loss"], self.out)
+    def score(self, predictions: TaskOutputs, labels: TaskOutputs) -> dict[str, float]:
+        return classification_scores(predictions["loss"], labels["loss"], self.out)
 
 
 @register_input_task("regression")
@@ -156,14 +156,14 @@ class InputRegression(InputTask):
     def label(self, record: Record) -> Tensor:
         return torch.tensor(columns.get_number(record, self.c.label), dtype=torch.float32)
 
-    def loss(self, said: Tensor, label: Tensor) -> Tensor:
-        return F.mse_loss(said[:, 0], label, reduction="none")
+    def loss(self, out: Tensor, label: Tensor) -> Tensor:
+        return F.mse_loss(out[:, 0], label, reduction="none")
 
     def answers(self, model: nn.Module, batch: TaskBatch) -> TaskOutputs:
         return {"loss": classify_batch(model, batch)[:, 0].tolist()}
 
-    def score(self, said: TaskOutputs, meant: TaskOutputs) -> dict[str, float]:
-        return regression_scores(said["loss"], meant["loss"])
+    def score(self, predictions: TaskOutputs, labels: TaskOutputs) -> dict[str, float]:
+        return regression_scores(predictions["loss"], labels["loss"])
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,15 +212,15 @@ class TextClassificationBase(Task):
 
     def collate(self, examples: Sequence[TaskExample], chance: torch.Generator) -> TaskBatch:
         rows = [example["ids"] for example in examples]
-        batch = {"ids": self.rows.padded(rows, self.specials.fill)} | self.rows.real(rows)
+        batch = {"ids": self.rows.pad(rows, self.specials.fill)} | self.rows.real(rows)
         if self.segments:
-            batch["segment"] = self.rows.padded([example["segment"] for example in examples], 0)
+            batch["segment"] = self.rows.pad([example["segment"] for example in examples], 0)
         return batch | {"label": torch.tensor([example["label"] for example in examples])}
 
     def count_parts(self, batch: TaskBatch) -> dict[str, LossPart]:
         return {"loss": LossPart(len(batch["label"]))}
 
-    def expected(self, batch: TaskBatch) -> TaskOutputs:
+    def expected_answers(self, batch: TaskBatch) -> TaskOutputs:
         return {"loss": batch["label"].tolist()}
 
 
@@ -244,8 +244,8 @@ class Classification(TextClassificationBase):
     def answers(self, model: nn.Module, batch: TaskBatch) -> TaskOutputs:
         return {"loss": model_outputs(model, batch).argmax(-1).tolist()}
 
-    def score(self, said: TaskOutputs, meant: TaskOutputs) -> dict[str, float]:
-        return classification_scores(said["loss"], meant["loss"], self.out)
+    def score(self, predictions: TaskOutputs, labels: TaskOutputs) -> dict[str, float]:
+        return classification_scores(predictions["loss"], labels["loss"], self.out)
 
 
 @register_task("regression")
@@ -264,15 +264,19 @@ class Regression(TextClassificationBase):
     def answers(self, model: nn.Module, batch: TaskBatch) -> TaskOutputs:
         return {"loss": model_outputs(model, batch)[:, 0].tolist()}
 
-    def score(self, said: TaskOutputs, meant: TaskOutputs) -> dict[str, float]:
-        return regression_scores(said["loss"], meant["loss"])
+    def score(self, predictions: TaskOutputs, labels: TaskOutputs) -> dict[str, float]:
+        return regression_scores(predictions["loss"], labels["loss"])
 
 
-def classification_scores(said: Sequence[int], meant: Sequence[int], classes: int) -> dict[str, float]:
+def classification_scores(predictions: Sequence[int], labels: Sequence[int], classes: int) -> dict[str, float]:
     """Accuracy and Matthews; F1 of the second class where there are two, else the mean over classes."""
-    found = f1(said, meant) if classes == 2 else macro_f1(said, meant)
-    return {"accuracy": accuracy(said, meant), "f1": found, "matthews": matthews_correlation(said, meant)}
+    found = f1(predictions, labels) if classes == 2 else macro_f1(predictions, labels)
+    return {
+        "accuracy": accuracy(predictions, labels),
+        "f1": found,
+        "matthews": matthews_correlation(predictions, labels),
+    }
 
 
-def regression_scores(said: Sequence[float], meant: Sequence[float]) -> dict[str, float]:
-    return {"pearson": pearson(said, meant), "spearman": spearman(said, meant)}
+def regression_scores(predictions: Sequence[float], labels: Sequence[float]) -> dict[str, float]:
+    return {"pearson": pearson(predictions, labels), "spearman": spearman(predictions, labels)}

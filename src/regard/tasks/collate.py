@@ -88,10 +88,10 @@ class TaskSpecialTokens:
         """What stands where nothing is: the pad id, or any; a batch says which tokens are real."""
         return self.roles.get("pad", 0)
 
-    def begin(self, said: str = "auto") -> int:
+    def begin(self, name: str = "auto") -> int:
         """The token before a target."""
-        if said != "auto":
-            return self[said]
+        if name != "auto":
+            return self[name]
         return next((self.roles[role] for role in ("bos", "pad", "eos") if role in self.roles), -1)
 
 
@@ -172,14 +172,14 @@ class RowPadding:
         longest = max(lengths)
         return max(longest, min(self.length, -(-longest // self.multiple) * self.multiple))
 
-    def padded(self, rows: Sequence[Sequence[int]], fill: int) -> Tensor:  # (B, N)
-        there = self.there(rows)
+    def pad(self, rows: Sequence[Sequence[int]], fill: int) -> Tensor:  # (B, N)
+        there = self.real_mask(rows)
         ids = array("q", chain.from_iterable(rows))
         table = torch.full(there.shape, fill)
         table[there] = torch.frombuffer(ids, dtype=torch.long) if ids else torch.empty(0, dtype=torch.long)
         return table
 
-    def there(self, rows: Sequence[Sequence[int]]) -> Tensor:  # (B, N)
+    def real_mask(self, rows: Sequence[Sequence[int]]) -> Tensor:  # (B, N)
         """True where a row has a token."""
         lengths = [len(row) for row in rows]
         places, count = torch.arange(self.width(lengths)), torch.tensor(lengths)[:, None]
@@ -189,7 +189,7 @@ class RowPadding:
         """{"real": (B, N)}, True for tokens; nothing where every row is as long as can be, which is faster to read."""
         if all(len(row) == self.length for row in rows):
             return {}
-        return {"real": self.there(rows)}
+        return {"real": self.real_mask(rows)}
 
 
 def truncate_pair(first: list[int], second: list[int], room: int) -> tuple[list[int], list[int]]:

@@ -42,13 +42,13 @@ def get_ids(record: RecordLike, name: str, tokenizer: Tokenizer) -> list[int]:
     return encode_column(record, name, get_text(record, name), tokenizer)
 
 
-def encode_column(record: RecordLike, name: str, said: str, tokenizer: Tokenizer) -> list[int]:
+def encode_column(record: RecordLike, name: str, text: str, tokenizer: Tokenizer) -> list[int]:
     try:
-        found = tokenizer.encode(said)
+        found = tokenizer.encode(text)
     except DataError as problem:
         raise DataError(f"{record_place(record)}: column {name!r}: {problem}") from None
     if not found:
-        raise column_error(record, name, said, "a text that this tokenizer can say")
+        raise column_error(record, name, text, "a text that this tokenizer can say")
     return found
 
 

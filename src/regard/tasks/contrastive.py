@@ -46,8 +46,8 @@ class Contrastive(ImageTextTask):
     heads = ("pooling",)
 
     @classmethod
-    def build(cls, c: config.Contrastive, tokenizer: Tokenizer | None, **how: Any) -> Self:
-        made = super().build(c, tokenizer, **how)
+    def build(cls, c: config.Contrastive, tokenizer: Tokenizer | None, **options: Any) -> Self:
+        made = super().build(c, tokenizer, **options)
         if tokenizer is None or c.label is None:
             return made
         texts = [made.read(c.prompt.replace("{}", name)) for name in c.classes]
@@ -86,9 +86,11 @@ class Contrastive(ImageTextTask):
         label = columns.get_column(record, self.c.label)
         return made | {CLASS: torch.tensor(columns.label_index(record, self.c.label, label, self.c.classes))}
 
-    def made(self, examples: Sequence[TensorExample], chance: torch.Generator | None) -> TaskBatch:
+    def build_batch(self, examples: Sequence[TensorExample], chance: torch.Generator | None) -> TaskBatch:
         seen, count = self.sense.collate(examples, chance), len(examples)
-        batch = rename_tensors(seen, "seen", SEEN) | self.texts(self.words(examples, chance)) | self.counted(examples)
+        batch = (
+            rename_tensors(seen, "seen", SEEN) | self.texts(self.words(examples, chance)) | self.token_counts(examples)
+        )
         batch["match"] = torch.eye(count, dtype=torch.bool)  # (B, B) row i stays the i-th, also on another rank
         if CLASS in examples[0]:
             batch[CLASS] = torch.stack([example[CLASS] for example in examples])
@@ -97,7 +99,7 @@ class Contrastive(ImageTextTask):
     def texts(self, rows: Sequence[Sequence[int]]) -> TaskBatch:
         """Texts with the special tokens that stand around one."""
         whole = [self.specials.single(row) for row in rows]
-        return {"ids": self.rows.padded(whole, self.specials.fill)} | self.rows.real(whole)
+        return {"ids": self.rows.pad(whole, self.specials.fill)} | self.rows.real(whole)
 
     def count_parts(self, batch: TaskBatch) -> dict[str, LossPart]:
         return {"loss": LossPart(len(batch["match"]))}
@@ -126,14 +128,14 @@ class Contrastive(ImageTextTask):
             said[CLASS] = (seen @ model.encode(1, names).mT).argmax(-1).tolist()
         return said
 
-    def expected(self, batch: TaskBatch) -> TaskOutputs:
+    def expected_answers(self, batch: TaskBatch) -> TaskOutputs:
         return {CLASS: batch[CLASS].tolist()} if self.prompts else {"image": [], "text": []}
 
-    def score(self, said: TaskOutputs, meant: TaskOutputs) -> dict[str, float]:
-        seen, told = (torch.tensor(said[name]) for name in ("image", "text"))
+    def score(self, predictions: TaskOutputs, labels: TaskOutputs) -> dict[str, float]:
+        seen, told = (torch.tensor(predictions[name]) for name in ("image", "text"))
         found = {f"image to text R@{k}": recall_at(seen, told, k) for k in BEST}
         found |= {f"text to image R@{k}": recall_at(told, seen, k) for k in BEST}
-        return found | ({"zero-shot": accuracy(said[CLASS], meant[CLASS])} if self.prompts else {})
+        return found | ({"zero-shot": accuracy(predictions[CLASS], labels[CLASS])} if self.prompts else {})
 
 
 def tower_inputs(batch: TaskBatch) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -142,14 +144,14 @@ def tower_inputs(batch: TaskBatch) -> tuple[dict[str, Tensor], dict[str, Tensor]
     return {"ids": batch["seen"], **seen}, {name: batch[name] for name in ("ids", "real") if name in batch}
 
 
-def recall_at(asked: Tensor, among: Tensor, best: int, rows: int = 1024) -> float:
+def recall_at(queries: Tensor, among: Tensor, best: int, rows: int = 1024) -> float:
     """How often the partner, which has the same number, is one of the `best` nearest; of equals the worse counts."""
     right = 0
-    for start in range(0, len(asked), rows):
-        near = asked[start : start + rows] @ among.mT
+    for start in range(0, len(queries), rows):
+        near = queries[start : start + rows] @ among.mT
         own = near.diagonal(start)[:, None]
         right += int(((near >= own).sum(-1) <= best).sum())
-    return right / max(1, len(asked))
+    return right / max(1, len(queries))
 
 
 # ---------------------------------------------------------------- many ranks

@@ -54,10 +54,10 @@ class DenoisingTask(Seq2SeqTask):
         return {"ids": list(ids)}
 
     def collate(self, examples: Sequence[TaskExample], chance: torch.Generator) -> TaskBatch:
-        made = [self.corrupted(list(example["ids"]), chance) for example in examples]
+        made = [self.corrupt(list(example["ids"]), chance) for example in examples]
         return self.batch([source for source, _ in made], [target for _, target in made])
 
-    def corrupted(self, ids: list[int], chance: torch.Generator) -> tuple[list[int], list[int]]:
+    def corrupt(self, ids: list[int], chance: torch.Generator) -> tuple[list[int], list[int]]:
         """Source and target of a text."""
         raise NotImplementedError
 
@@ -84,8 +84,8 @@ class SpanCorruption(DenoisingTask):
     c: config.SpanCorruption = config.SpanCorruption()
 
     @classmethod
-    def build(cls, c: config.SpanCorruption, tokenizer: Tokenizer, **how: Any) -> Self:
-        made = super().build(c, tokenizer, **how)
+    def build(cls, c: config.SpanCorruption, tokenizer: Tokenizer, **options: Any) -> Self:
+        made = super().build(c, tokenizer, **options)
         marks, need = len(made.specials.sentinels), made.spans(made.room) + 1
         if not marks:
             raise config.ConfigError("tokenizer: it has no sentinels; add them with regard.tasks.add_task_tokens")
@@ -94,7 +94,7 @@ class SpanCorruption(DenoisingTask):
                                      f"which ask for {need}; set more, or a larger task.mean_span_length")  # fmt: skip
         return made
 
-    def corrupted(self, ids: list[int], chance: torch.Generator) -> tuple[list[int], list[int]]:
+    def corrupt(self, ids: list[int], chance: torch.Generator) -> tuple[list[int], list[int]]:
         noise = self.noise(len(ids))
         lengths = random_composition(noise, self.spans(len(ids)), 1, chance)
         return cut_spans(ids, place_spans(len(ids) - noise, lengths, 1, chance), self.specials.sentinels)
@@ -154,9 +154,9 @@ class TextInfilling(DenoisingTask):
     def special_tokens_needed(cls, c: config.TextInfilling, specials: TaskSpecialTokens) -> tuple[str, ...]:
         return (*super().special_tokens_needed(c, specials), *(() if "mask" in specials.roles else ("mask",)))
 
-    def corrupted(self, ids: list[int], chance: torch.Generator) -> tuple[list[int], list[int]]:
+    def corrupt(self, ids: list[int], chance: torch.Generator) -> tuple[list[int], list[int]]:
         noise = math.floor(len(ids) * self.c.rate + float(torch.rand((), generator=chance)))  # the rate on average
-        return self.filled(ids, place_spans(len(ids) - noise, self.lengths(noise, chance), 0, chance)), ids
+        return self.fill_holes(ids, place_spans(len(ids) - noise, self.lengths(noise, chance), 0, chance)), ids
 
     def lengths(self, noise: int, chance: torch.Generator) -> list[int]:
         """Of spans, drawn until they hold so many tokens; the last one is cut to fit."""
@@ -167,7 +167,7 @@ class TextInfilling(DenoisingTask):
             found.remove(0)
         return found
 
-    def filled(self, ids: list[int], holes: list[tuple[int, int]]) -> list[int]:
+    def fill_holes(self, ids: list[int], holes: list[tuple[int, int]]) -> list[int]:
         source, last = [], 0
         for start, stop in holes:
             source += [*ids[last:start], self.specials["mask"]]
@@ -180,6 +180,6 @@ class TextInfilling(DenoisingTask):
 class PrefixLM(DenoisingTask):
     c: config.PrefixLM = config.PrefixLM()
 
-    def corrupted(self, ids: list[int], chance: torch.Generator) -> tuple[list[int], list[int]]:
+    def corrupt(self, ids: list[int], chance: torch.Generator) -> tuple[list[int], list[int]]:
         place = int(torch.randint(1, len(ids), (), generator=chance))  # something on either side
         return ids[:place], ids[place:]

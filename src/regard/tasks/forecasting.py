@@ -39,13 +39,13 @@ class Forecasting(Task):
     def count_parts(self, batch: TaskBatch) -> dict[str, LossPart]:
         return {"loss": LossPart(batch["target"].numel())}
 
-    def missed(self, model: nn.Module, batch: TaskBatch) -> Tensor:  # (B, horizon, C)
+    def deviations(self, model: nn.Module, batch: TaskBatch) -> Tensor:  # (B, horizon, C)
         """How far off each number is, in deviations."""
         far: Tensor = model(batch["ids"]).float() - batch["target"]
         return far / torch.tensor(self.scale).to(far.device, non_blocking=True) if self.scale else far
 
     def loss_sums(self, model: nn.Module, batch: TaskBatch) -> dict[str, Tensor]:
-        far = self.missed(model, batch)
+        far = self.deviations(model, batch)
         if self.c.loss == "mse":
             return {"loss": far.square().sum()}
         if self.c.loss == "mae":
@@ -54,14 +54,14 @@ class Forecasting(Task):
 
     def answers(self, model: nn.Module, batch: TaskBatch) -> TaskOutputs:
         """How far off each window was: the mean square and the mean size. All that was said would be a long list."""
-        far = self.missed(model, batch)
+        far = self.deviations(model, batch)
         marks: list[list[float]] = torch.stack([far.square().mean((1, 2)), far.abs().mean((1, 2))], 1).tolist()
         return {"loss": marks}
 
-    def expected(self, batch: TaskBatch) -> TaskOutputs:
+    def expected_answers(self, batch: TaskBatch) -> TaskOutputs:
         return {"loss": [[0.0, 0.0] for _ in batch["ids"]]}
 
-    def score(self, said: TaskOutputs, meant: TaskOutputs) -> dict[str, float]:
+    def score(self, predictions: TaskOutputs, labels: TaskOutputs) -> dict[str, float]:
         """Windows are of one size, so the mean over windows is that over all numbers."""
-        squares, sizes = zip(*said["loss"], strict=True) if said["loss"] else ((), ())
+        squares, sizes = zip(*predictions["loss"], strict=True) if predictions["loss"] else ((), ())
         return {"mse": safe_ratio(math.fsum(squares), len(squares)), "mae": safe_ratio(math.fsum(sizes), len(sizes))}

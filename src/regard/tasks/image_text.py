@@ -38,8 +38,8 @@ class ImageTextTask(Task):
     around: ClassVar[int] = 0  # special tokens that `collate` puts beside those of the text
 
     @classmethod
-    def build(cls, c: Any, tokenizer: Tokenizer | None, **how: Any) -> Self:
-        made = super().build(c, tokenizer, **how)
+    def build(cls, c: Any, tokenizer: Tokenizer | None, **options: Any) -> Self:
+        made = super().build(c, tokenizer, **options)
         lists = tokenizer is not None and reads_phrases(c)
         return replace(made, comma=separator_id(tokenizer)) if lists else made  # type: ignore[arg-type]
 
@@ -74,16 +74,16 @@ class ImageTextTask(Task):
         return self.sense.length(example) + len(example[TEXT_KEY]) + self.around
 
     def collate(self, examples: Sequence[TensorExample], chance: torch.Generator) -> TaskBatch:
-        return self.made(examples, chance)
+        return self.build_batch(examples, chance)
 
     def collate_eval(self, examples: Sequence[TensorExample], chance: torch.Generator) -> TaskBatch:
-        return self.made(examples, None)
+        return self.build_batch(examples, None)
 
-    def made(self, examples: Sequence[TensorExample], chance: torch.Generator | None) -> TaskBatch:
+    def build_batch(self, examples: Sequence[TensorExample], chance: torch.Generator | None) -> TaskBatch:
         """A batch, to train on if there is `chance`."""
         raise NotImplementedError
 
-    def counted(self, examples: Sequence[TensorExample]) -> dict[str, Tensor]:
+    def token_counts(self, examples: Sequence[TensorExample]) -> dict[str, Tensor]:
         return {"tokens": torch.tensor([self.length(example) for example in examples])}
 
 

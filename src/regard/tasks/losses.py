@@ -118,12 +118,12 @@ def model_outputs(model: nn.Module, batch: TaskBatch, deferred: bool = False) ->
 
 
 def cross_entropy_sum(
-    said: Tensor | DeferredLogits, labels: Tensor, smoothing: float = 0.0, rows: int = 1024
+    outputs: Tensor | DeferredLogits, labels: Tensor, smoothing: float = 0.0, rows: int = 1024
 ) -> Tensor:
     """The sum of -log p(label) in fp32, smoothed; nothing is asked where a label is -100."""
-    if isinstance(said, DeferredLogits):
-        return chunked_cross_entropy(said, labels, smoothing, rows)
-    logits = said.flatten(0, -2).float()
+    if isinstance(outputs, DeferredLogits):
+        return chunked_cross_entropy(outputs, labels, smoothing, rows)
+    logits = outputs.flatten(0, -2).float()
     return F.cross_entropy(
         logits, labels.flatten(), ignore_index=IGNORE_INDEX, label_smoothing=smoothing, reduction="sum"
     )

@@ -52,14 +52,14 @@ class MaskedLM(Task):
         return (*missing_separators(specials, c.next_sentence), *(() if "mask" in specials.roles else ("mask",)))
 
     @classmethod
-    def build(cls, c: config.MaskedLM, tokenizer: Tokenizer, **how: Any) -> Self:
-        return super().build(c, tokenizer, joints=WordBoundaries.of(tokenizer) if c.whole_words else None, **how)
+    def build(cls, c: config.MaskedLM, tokenizer: Tokenizer, **options: Any) -> Self:
+        return super().build(c, tokenizer, joints=WordBoundaries.of(tokenizer) if c.whole_words else None, **options)
 
     def check(self, model: config.Transformer) -> None:
         super().check(model)
         if not any(mask(text).ahead for text in model.trunk.masks):
-            raise config.ConfigError(f"model.trunk.mask: under {model.trunk.masks[0]!r} nobody sees what stands behind "
-                                     "a hidden token; set it to full, or ask for the next one")  # fmt: skip
+            raise config.ConfigError(f"model.trunk.mask: under {model.trunk.masks[0]!r} no token attends to what "
+                                     "comes after a masked one; set it to full, or ask for the next one")  # fmt: skip
         if self.c.next_sentence and (not isinstance(model.head, config.PretrainingHead) or model.head.pooling.out != 2):
             raise config.ConfigError(
                 "model.head.kind: next_sentence needs pretraining, with model.head.pooling.out = 2"
@@ -102,16 +102,16 @@ class MaskedLM(Task):
 
     def collate(self, examples: Sequence[TaskExample], chance: torch.Generator) -> TaskBatch:
         rows = [example["ids"] for example in examples]
-        ids, real = self.rows.padded(rows, self.specials.fill), self.rows.real(rows)
-        ids, labels = self.hidden(ids, real.get("real"), chance)
+        ids, real = self.rows.pad(rows, self.specials.fill), self.rows.real(rows)
+        ids, labels = self.hide_tokens(ids, real.get("real"), chance)
         batch = {"ids": ids, "labels": labels} | real
         if self.c.next_sentence:
             batch["next"] = torch.tensor([example["next"] for example in examples])
         if self.segments and "segment" in examples[0]:
-            batch["segment"] = self.rows.padded([example["segment"] for example in examples], 0)
+            batch["segment"] = self.rows.pad([example["segment"] for example in examples], 0)
         return batch
 
-    def hidden(self, ids: Tensor, real: Tensor | None, chance: torch.Generator) -> tuple[Tensor, Tensor]:
+    def hide_tokens(self, ids: Tensor, real: Tensor | None, chance: torch.Generator) -> tuple[Tensor, Tensor]:
         """What the model is shown, and the labels: the chosen tokens."""
         c, may = self.c, ~self.specials.special[ids]
         may = may if real is None else may & real
@@ -149,15 +149,15 @@ class MaskedLM(Task):
             return {"loss": labelled_entries(said.argmax(-1), batch["labels"])}
         return {"masked": labelled_entries(said[0].argmax(-1), batch["labels"]), "next": said[1].argmax(-1).tolist()}
 
-    def expected(self, batch: TaskBatch) -> TaskOutputs:
+    def expected_answers(self, batch: TaskBatch) -> TaskOutputs:
         if not self.c.next_sentence:
-            return super().expected(batch)
+            return super().expected_answers(batch)
         return {"masked": labelled_entries(batch["labels"], batch["labels"]), "next": batch["next"].tolist()}
 
-    def score(self, said: TaskOutputs, meant: TaskOutputs) -> dict[str, float]:
+    def score(self, predictions: TaskOutputs, labels: TaskOutputs) -> dict[str, float]:
         if not self.c.next_sentence:
-            return super().score(said, meant)
-        return {f"{name} accuracy": accuracy(said[name], meant[name]) for name in ("masked", "next")}
+            return super().score(predictions, labels)
+        return {f"{name} accuracy": accuracy(predictions[name], labels[name]) for name in ("masked", "next")}
 
 
 SHORT = 0.1  # of the rows

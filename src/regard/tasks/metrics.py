@@ -24,50 +24,54 @@ def safe_ratio(part: float, whole: float) -> float:
     return part / whole if whole else 0.0
 
 
-def check_same_length(said: Sequence[object], meant: Sequence[object]) -> int:
+def check_same_length(predictions: Sequence[object], labels: Sequence[object]) -> int:
     """How many there are; refused where the two are not one to one."""
-    if len(said) != len(meant):
-        raise ValueError(f"{len(said)} answers for {len(meant)} questions")
-    return len(said)
+    if len(predictions) != len(labels):
+        raise ValueError(f"{len(predictions)} answers for {len(labels)} questions")
+    return len(predictions)
 
 
 # ---------------------------------------------------------------- classes
 
 
-def accuracy(said: Sequence[object], meant: Sequence[object]) -> float:
-    return safe_ratio(sum(a == b for a, b in zip(said, meant, strict=True)), check_same_length(said, meant))
+def accuracy(predictions: Sequence[object], labels: Sequence[object]) -> float:
+    return safe_ratio(
+        sum(a == b for a, b in zip(predictions, labels, strict=True)), check_same_length(predictions, labels)
+    )
 
 
-def f1_from_counts(right: int, said: int, meant: int) -> float:
+def f1_from_counts(right: int, predictions: int, labels: int) -> float:
     """F1, the harmonic mean of precision right/said and recall right/meant."""
-    return safe_ratio(2 * right, said + meant)
+    return safe_ratio(2 * right, predictions + labels)
 
 
-def f1(said: Sequence[Hashable], meant: Sequence[Hashable], positive: Hashable = 1) -> float:
-    check_same_length(said, meant)
-    right = sum(a == b == positive for a, b in zip(said, meant, strict=True))
-    return f1_from_counts(right, said.count(positive), meant.count(positive))
+def f1(predictions: Sequence[Hashable], labels: Sequence[Hashable], positive: Hashable = 1) -> float:
+    check_same_length(predictions, labels)
+    right = sum(a == b == positive for a, b in zip(predictions, labels, strict=True))
+    return f1_from_counts(right, predictions.count(positive), labels.count(positive))
 
 
-def macro_f1(said: Sequence[Hashable], meant: Sequence[Hashable]) -> float:
+def macro_f1(predictions: Sequence[Hashable], labels: Sequence[Hashable]) -> float:
     """The mean of F1 over every class that was said or meant."""
-    classes = {*said, *meant}
-    return safe_ratio(sum(f1(said, meant, each) for each in classes), len(classes))
+    classes = {*predictions, *labels}
+    return safe_ratio(sum(f1(predictions, labels, each) for each in classes), len(classes))
 
 
-def matthews_correlation(said: Sequence[Hashable], meant: Sequence[Hashable]) -> float:
+def matthews_correlation(predictions: Sequence[Hashable], labels: Sequence[Hashable]) -> float:
     """Matthews' correlation of classes, two or more (Gorodkin 2004): 1 all right, 0 no better than chance."""
-    count, right = check_same_length(said, meant), sum(a == b for a, b in zip(said, meant, strict=True))
-    ours, theirs = Counter(said), Counter(meant)
+    count, right = check_same_length(predictions, labels), sum(a == b for a, b in zip(predictions, labels, strict=True))
+    ours, theirs = Counter(predictions), Counter(labels)
     both = sum(ours[each] * theirs[each] for each in ours)
     spread = (count**2 - sum(n**2 for n in ours.values())) * (count**2 - sum(n**2 for n in theirs.values()))
     return safe_ratio(right * count - both, math.sqrt(spread))
 
 
-def confusion_matrix(said: Sequence[int], meant: Sequence[int], classes: Sequence[str]) -> dict[str, dict[str, int]]:
+def confusion_matrix(
+    predictions: Sequence[int], labels: Sequence[int], classes: Sequence[str]
+) -> dict[str, dict[str, int]]:
     """How often each class was meant (outside) and which was said then (inside); the diagonal is right."""
-    check_same_length(said, meant)
-    counts = Counter(zip(meant, said, strict=True))
+    check_same_length(predictions, labels)
+    counts = Counter(zip(labels, predictions, strict=True))
     return {right: {name: counts[row, column] for column, name in enumerate(classes)}
             for row, right in enumerate(classes)}  # fmt: skip
 
@@ -75,13 +79,13 @@ def confusion_matrix(said: Sequence[int], meant: Sequence[int], classes: Sequenc
 # ---------------------------------------------------------------- numbers
 
 
-def pearson(said: Sequence[float], meant: Sequence[float]) -> float:
+def pearson(predictions: Sequence[float], labels: Sequence[float]) -> float:
     """How nearly the two lie on a line: covariance over both deviations."""
     if (
-        not check_same_length(said, meant) or min(said) == max(said) or min(meant) == max(meant)
+        not check_same_length(predictions, labels) or min(predictions) == max(predictions) or min(labels) == max(labels)
     ):  # rounding would make a line of it
         return 0.0
-    x, y = center(said), center(meant)
+    x, y = center(predictions), center(labels)
     spread = math.sqrt(dot_product(x, x) * dot_product(y, y))
     return max(-1.0, min(1.0, safe_ratio(dot_product(x, y), spread)))
 
@@ -95,9 +99,9 @@ def dot_product(x: Sequence[float], y: Sequence[float]) -> float:
     return math.fsum(a * b for a, b in zip(x, y, strict=True))
 
 
-def spearman(said: Sequence[float], meant: Sequence[float]) -> float:
+def spearman(predictions: Sequence[float], labels: Sequence[float]) -> float:
     """Pearson's of the ranks: do the two have the same order?"""
-    return pearson(ranks(said), ranks(meant))
+    return pearson(ranks(predictions), ranks(labels))
 
 
 def ranks(values: Sequence[float]) -> list[float]:
@@ -134,10 +138,10 @@ def entity_spans(tags: Sequence[str]) -> set[tuple[str, int, int]]:
     return found
 
 
-def entity_f1(said: Sequence[Sequence[str]], meant: Sequence[Sequence[str]]) -> float:
+def entity_f1(predictions: Sequence[Sequence[str]], labels: Sequence[Sequence[str]]) -> float:
     """F1 of entities: one counts as found if its kind, its first and its last word are right."""
     right = ours = theirs = 0
-    for a, b in zip(said, meant, strict=True):
+    for a, b in zip(predictions, labels, strict=True):
         check_same_length(a, b)
         found, there = entity_spans(a), entity_spans(b)
         right, ours, theirs = right + len(found & there), ours + len(found), theirs + len(there)
@@ -152,20 +156,20 @@ def normalize_answer(text: str) -> list[str]:
     return ARTICLES.sub(" ", text.lower().translate(MARKS)).split()
 
 
-def exact_match(said: str, meant: Iterable[str]) -> float:
+def exact_match(predictions: str, labels: Iterable[str]) -> float:
     """1 if the answer is one of those that count as right, else 0."""
-    return float(any(normalize_answer(said) == normalize_answer(each) for each in meant))
+    return float(any(normalize_answer(predictions) == normalize_answer(each) for each in labels))
 
 
-def token_f1(said: str, meant: Iterable[str]) -> float:
+def token_f1(predictions: str, labels: Iterable[str]) -> float:
     """F1 between the words of the answer and of the nearest one that counts as right."""
-    return max((overlap_f1(normalize_answer(said), normalize_answer(each)) for each in meant), default=0.0)
+    return max((overlap_f1(normalize_answer(predictions), normalize_answer(each)) for each in labels), default=0.0)
 
 
-def overlap_f1(said: list[str], meant: list[str]) -> float:
-    if not said or not meant:  # no answer is right where there is none
-        return float(said == meant)
-    return f1_from_counts((Counter(said) & Counter(meant)).total(), len(said), len(meant))
+def overlap_f1(predictions: list[str], labels: list[str]) -> float:
+    if not predictions or not labels:  # no answer is right where there is none
+        return float(predictions == labels)
+    return f1_from_counts((Counter(predictions) & Counter(labels)).total(), len(predictions), len(labels))
 
 
 # ---------------------------------------------------------------- texts

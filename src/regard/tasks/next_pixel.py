@@ -60,12 +60,12 @@ class NextPixel(Task):
         return self.sense.length(example)
 
     def collate(self, examples: Sequence[TensorExample], chance: torch.Generator) -> TaskBatch:
-        return self.made(examples, chance)
+        return self.build_batch(examples, chance)
 
     def collate_eval(self, examples: Sequence[TensorExample], chance: torch.Generator) -> TaskBatch:
-        return self.made(examples, None)
+        return self.build_batch(examples, None)
 
-    def made(self, examples: Sequence[TensorExample], chance: torch.Generator | None) -> TaskBatch:
+    def build_batch(self, examples: Sequence[TensorExample], chance: torch.Generator | None) -> TaskBatch:
         batch = self.sense.collate(examples, chance)
         return batch | {"tokens": torch.tensor([self.length(example) for example in examples])}
 
@@ -82,9 +82,9 @@ class NextPixel(Task):
         right = (logits.argmax(-1) == labels).float().mean(-1)
         return {BITS: (nats / math.log(2)).tolist(), RIGHT: right.tolist()}
 
-    def expected(self, batch: Any) -> TaskOutputs:
+    def expected_answers(self, batch: Any) -> TaskOutputs:
         """What a model that knows the image would need: no bits, and all values right."""
         return {BITS: [0.0] * len(batch["ids"]), RIGHT: [1.0] * len(batch["ids"])}
 
-    def score(self, said: TaskOutputs, meant: TaskOutputs) -> dict[str, float]:
-        return {name: safe_ratio(math.fsum(said[name]), len(said[name])) for name in (BITS, RIGHT)}
+    def score(self, predictions: TaskOutputs, labels: TaskOutputs) -> dict[str, float]:
+        return {name: safe_ratio(math.fsum(predictions[name]), len(predictions[name])) for name in (BITS, RIGHT)}

@@ -52,7 +52,7 @@ class NextToken(TextTask):
     def collate(self, examples: Sequence[TaskExample], chance: torch.Generator) -> TaskBatch:
         rows = [example["ids"] for example in examples]
         read, said = [row[:-1] for row in rows], [row[1:] for row in rows]
-        ids, labels = self.rows.padded(read, self.specials.fill), self.rows.padded(said, IGNORE_INDEX)
+        ids, labels = self.rows.pad(read, self.specials.fill), self.rows.pad(said, IGNORE_INDEX)
         return {"ids": ids, "labels": labels} | self.rows.real(read)
 
     def count_parts(self, batch: Tensor | TaskBatch) -> dict[str, LossPart]:
@@ -66,8 +66,8 @@ class NextToken(TextTask):
     def answers(self, model: nn.Module, batch: Tensor | TaskBatch) -> TaskOutputs:
         return super().answers(model, shift_labels(batch))
 
-    def expected(self, batch: Any) -> TaskOutputs:
-        return super().expected(shift_labels(batch))
+    def expected_answers(self, batch: Any) -> TaskOutputs:
+        return super().expected_answers(shift_labels(batch))
 
 
 def shift_labels(batch: Tensor | TaskBatch) -> TaskBatch:

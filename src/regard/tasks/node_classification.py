@@ -44,16 +44,16 @@ class NodeClassification(Task):
         return []
 
     def loss_sums(self, model: nn.Module, batch: TaskBatch) -> dict[str, Tensor]:
-        return {"loss": cross_entropy_sum(self.said(model, batch), batch["labels"])}
+        return {"loss": cross_entropy_sum(self.node_logits(model, batch), batch["labels"])}
 
     def answers(self, model: nn.Module, batch: TaskBatch) -> TaskOutputs:
-        return {"loss": labelled_entries(self.said(model, batch).argmax(-1), batch["labels"])}
+        return {"loss": labelled_entries(self.node_logits(model, batch).argmax(-1), batch["labels"])}
 
-    def said(self, model: nn.Module, batch: TaskBatch) -> Any:  # (1, N, classes)
+    def node_logits(self, model: nn.Module, batch: TaskBatch) -> Any:  # (1, N, classes)
         return classify_batch(model, {name: table for name, table in batch.items() if name != "labels"})
 
-    def score(self, said: TaskOutputs, meant: TaskOutputs) -> dict[str, float]:
-        return classification_scores(said["loss"], meant["loss"], len(self.c.classes))
+    def score(self, predictions: TaskOutputs, labels: TaskOutputs) -> dict[str, float]:
+        return classification_scores(predictions["loss"], labels["loss"], len(self.c.classes))
 
 
 # ---------------------------------------------------------------- what a graph says of its nodes

@@ -56,7 +56,7 @@ class QuestionAnswering(Task):
         """The window in which the answer has most text around it."""
         windows = self.windows(record, tokenizer)
         best = max(windows, key=lambda window: (window["stop"] > 0, context_margin(window)))
-        if self.right(record) and not best["stop"]:
+        if self.right_answers(record) and not best["stop"]:
             raise DataError(f"{columns.record_place(record)}: the answer does not fit in a row of {self.rows.length} "
                             "tokens; "
                             "let rows be longer, or task.doc_stride smaller")  # fmt: skip
@@ -98,7 +98,7 @@ class QuestionAnswering(Task):
 
     def truth(self, record: RecordLike, context: str) -> tuple[int, int] | None:
         """From which to which character the first right answer stands; None: there is none."""
-        if not (right := self.right(record)):
+        if not (right := self.right_answers(record)):
             return None
         if self.c.answer_start is not None and self.c.answer_start not in record:
             raise DataError(f"{columns.record_place(record)}: no column {self.c.answer_start!r} with the answer's "
@@ -112,7 +112,7 @@ class QuestionAnswering(Task):
                             f"{self.c.context!r}; mend it, or leave the record out")  # fmt: skip
         return start, start + len(right[0])
 
-    def right(self, record: RecordLike) -> list[str]:
+    def right_answers(self, record: RecordLike) -> list[str]:
         """The answers that count as right; empty where there is none."""
         found = columns.get_column(record, self.c.answer)
         return [str(text) for text in (found if isinstance(found, list | tuple) else [found]) if text]
@@ -121,13 +121,13 @@ class QuestionAnswering(Task):
 
     def collate(self, examples: Sequence[TaskExample], chance: torch.Generator) -> TaskBatch:
         rows = [example["ids"] for example in examples]
-        ids = self.rows.padded(rows, self.specials.fill)
+        ids = self.rows.pad(rows, self.specials.fill)
         shift = [ids.shape[1] - len(row) if self.rows.side == "left" else 0 for row in rows]
         batch = {"ids": ids} | self.rows.real(rows)
         if self.segments:
-            batch["segment"] = self.rows.padded([example["segment"] for example in examples], 0)
+            batch["segment"] = self.rows.pad([example["segment"] for example in examples], 0)
         for name in ("from", "upto"):
-            batch[name] = self.rows.padded([example[name] for example in examples], -1)
+            batch[name] = self.rows.pad([example[name] for example in examples], -1)
         for name in ("start", "stop"):
             batch[name] = torch.tensor([example[name] + by for example, by in zip(examples, shift, strict=True)])
         batch["none"] = torch.tensor(shift)  # the first token: chosen where there is no answer
@@ -174,12 +174,12 @@ class QuestionAnswering(Task):
         starts, stops = batch["from"].gather(1, first[:, None]), batch["upto"].gather(1, last[:, None])
         return list(zip(starts[:, 0].clamp(min=0).tolist(), stops[:, 0].clamp(min=0).tolist(), strict=True))
 
-    def expected(self, batch: TaskBatch) -> TaskOutputs:
+    def expected_answers(self, batch: TaskBatch) -> TaskOutputs:
         return {"loss": [AnswerSpan(*span, 0.0) for span in self.characters(batch, batch["start"], batch["stop"])]}
 
-    def score(self, said: TaskOutputs, meant: TaskOutputs) -> dict[str, float]:
+    def score(self, predictions: TaskOutputs, labels: TaskOutputs) -> dict[str, float]:
         """How many begin and end at the right characters; `squad` compares texts."""
-        right = [a[:2] == b[:2] for a, b in zip(said["loss"], meant["loss"], strict=True)]
+        right = [a[:2] == b[:2] for a, b in zip(predictions["loss"], labels["loss"], strict=True)]
         return {"accuracy": safe_ratio(sum(right), len(right))}
 
     def squad(self, found: Sequence[Sequence[AnswerSpan]], given: Sequence[Mapping[str, Any]]) -> dict[str, float]:
@@ -187,7 +187,7 @@ class QuestionAnswering(Task):
         ems, f1s = [], []
         for windows, record in zip(found, given, strict=True):
             best = max(windows, key=lambda each: each.score)
-            said, right = record[self.c.context][best.start : best.stop], self.right(record) or [""]
+            said, right = record[self.c.context][best.start : best.stop], self.right_answers(record) or [""]
             ems.append(exact_match(said, right))
             f1s.append(token_f1(said, right))
         return {"exact": 100 * safe_ratio(sum(ems), len(ems)), "f1": 100 * safe_ratio(sum(f1s), len(f1s))}

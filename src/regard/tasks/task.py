@@ -56,7 +56,7 @@ class Objective(Protocol):
 
 
 def rank_arguments(objective: Objective, ranks: int) -> dict[str, int]:
-    """What `sums` of this objective is given besides model and batch, where so many ranks ask at the same time."""
+    """What `loss_sums` of this objective is given besides model and batch, where so many ranks ask at the same time."""
     return {"ranks": ranks} if ranks > 1 and "ranks" in inspect.signature(objective.loss_sums).parameters else {}
 
 
@@ -111,8 +111,8 @@ class Task:
         return ()
 
     @classmethod
-    def build(cls, c: Any, tokenizer: Any, **how: Any) -> Self:
-        return cls(c, TaskSpecialTokens.of(tokenizer), **how)
+    def build(cls, c: Any, tokenizer: Any, **options: Any) -> Self:
+        return cls(c, TaskSpecialTokens.of(tokenizer), **options)
 
     def example(self, record: RecordLike, tokenizer: Tokenizer) -> TaskExample:
         """A record as numbers; "cut" is how many of its tokens did not fit."""
@@ -143,12 +143,12 @@ class Task:
         """What the model says, one entry each time it is asked."""
         raise NotImplementedError
 
-    def expected(self, batch: Any) -> TaskOutputs:
+    def expected_answers(self, batch: Any) -> TaskOutputs:
         """What it should say."""
         return {"loss": labelled_entries(batch["labels"], batch["labels"])}
 
-    def score(self, said: TaskOutputs, meant: TaskOutputs) -> dict[str, float]:
-        return {"accuracy": accuracy(said["loss"], meant["loss"])}
+    def score(self, predictions: TaskOutputs, labels: TaskOutputs) -> dict[str, float]:
+        return {"accuracy": accuracy(predictions["loss"], labels["loss"])}
 
     def check(self, model: config.Transformer) -> None:
         """Refuses a model that cannot be asked this, by the path of the setting."""

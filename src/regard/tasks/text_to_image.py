@@ -64,15 +64,15 @@ class TextToImage(ImageTextTask, TextTask):
     def vocabularies(self, model: config.Transformer) -> list[tuple[str, int, int]]:
         return [("embed", model.embed.vocab, self.first + self.c.pixels.palette)]
 
-    def made(self, examples: Sequence[TensorExample], chance: torch.Generator | None) -> TaskBatch:
+    def build_batch(self, examples: Sequence[TensorExample], chance: torch.Generator | None) -> TaskBatch:
         pixels = self.sense.collate(examples, chance)["ids"].flatten(1) + self.first  # (B, K)
-        heard = self.heard(self.words(examples, chance))
+        heard = self.read_ids(self.words(examples, chance))
         told = torch.cat([heard[:, 1:], torch.full_like(heard[:, :1], self.specials["pad"])], 1)
         labels = told.where(told != self.specials["pad"], IGNORE_INDEX)
         ids = torch.cat([heard, pixels], 1)[:, :-1]  #: S063
-        return {"ids": ids, "labels": torch.cat([labels[:, :-1], pixels], 1)} | self.counted(examples)
+        return {"ids": ids, "labels": torch.cat([labels[:, :-1], pixels], 1)} | self.token_counts(examples)
 
-    def heard(self, texts: Sequence[Sequence[int]]) -> Tensor:  # (B, room)
+    def read_ids(self, texts: Sequence[Sequence[int]]) -> Tensor:  # (B, room)
         """Texts with what stands around them, filled up to one length."""
         start, end, pad = (self.specials[role] for role in ("bos", "eos", "pad"))
         whole = [[start, *text, end] for text in texts]
@@ -99,6 +99,6 @@ class TextToImage(ImageTextTask, TextTask):
         labels = self.asked_of(batch["labels"])["image"]
         return {"loss": labelled_entries(model_outputs(model, batch).argmax(-1), labels)}
 
-    def expected(self, batch: TaskBatch) -> TaskOutputs:
+    def expected_answers(self, batch: TaskBatch) -> TaskOutputs:
         labels = self.asked_of(batch["labels"])["image"]
         return {"loss": labelled_entries(labels, labels)}

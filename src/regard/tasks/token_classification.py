@@ -42,7 +42,7 @@ class TokenClassification(Task):
             raise DataError(f"{columns.record_place(record)}: {len(words)} in column {self.c.words!r} and "
                             f"{len(labels)} in "
                             f"{self.c.labels!r}; expected a label for each word")  # fmt: skip
-        spelt = [self.spelt(word, place, tokenizer) for place, word in enumerate(words)]
+        spelt = [self.encode_word(word, place, tokenizer) for place, word in enumerate(words)]
         first = [columns.label_index(record, self.c.labels, label, self.c.classes) for label in labels]
         ids = [id for pieces in spelt for id in pieces]
         marks = [
@@ -54,37 +54,37 @@ class TokenClassification(Task):
         return {"ids": around(ids[:room]), "labels": [*blank[0], *marks[:room], *blank[1]],
                 "cut": max(0, len(ids) - room)}  # fmt: skip
 
-    def spelt(self, word: str, place: int, tokenizer: Tokenizer) -> list[int]:
+    def encode_word(self, word: str, place: int, tokenizer: Tokenizer) -> list[int]:
         """The pieces of a word as they are in running text, behind a space; one at least, to carry the label."""
         pieces = tokenizer.encode(f" {word}" if place else word)
         return pieces or [self.specials["unk"]]
 
     def collate(self, examples: Sequence[TaskExample], chance: torch.Generator) -> TaskBatch:
         rows = [example["ids"] for example in examples]
-        labels = self.rows.padded([example["labels"] for example in examples], IGNORE_INDEX)
-        return {"ids": self.rows.padded(rows, self.specials.fill), "labels": labels} | self.rows.real(rows)
+        labels = self.rows.pad([example["labels"] for example in examples], IGNORE_INDEX)
+        return {"ids": self.rows.pad(rows, self.specials.fill), "labels": labels} | self.rows.real(rows)
 
     def loss_sums(self, model: nn.Module, batch: TaskBatch) -> dict[str, Tensor]:
         return {"loss": cross_entropy_sum(model_outputs(model, batch), batch["labels"])}
 
     def answers(self, model: nn.Module, batch: TaskBatch) -> TaskOutputs:
         """The tags of each text, a word each."""
-        return {"loss": self.named(model_outputs(model, batch).argmax(-1), batch["labels"])}
+        return {"loss": self.label_names(model_outputs(model, batch).argmax(-1), batch["labels"])}
 
-    def expected(self, batch: TaskBatch) -> TaskOutputs:
-        return {"loss": self.named(batch["labels"], batch["labels"])}
+    def expected_answers(self, batch: TaskBatch) -> TaskOutputs:
+        return {"loss": self.label_names(batch["labels"], batch["labels"])}
 
-    def named(self, table: Tensor, labels: Tensor) -> list[list[str]]:
+    def label_names(self, table: Tensor, labels: Tensor) -> list[list[str]]:
         pairs = zip(table.tolist(), labels.tolist(), strict=True)
         classes = self.c.classes
         return [[classes[tag] for tag, label in zip(*pair, strict=True) if label != IGNORE_INDEX] for pair in pairs]
 
-    def score(self, said: TaskOutputs, meant: TaskOutputs) -> dict[str, float]:
+    def score(self, predictions: TaskOutputs, labels: TaskOutputs) -> dict[str, float]:
         """Of words, and of whole entities where tags are B-, I- and O."""
-        flat = [[tag for tags in some["loss"] for tag in tags] for some in (said, meant)]
+        flat = [[tag for tags in some["loss"] for tag in tags] for some in (predictions, labels)]
         found = {"accuracy": accuracy(*flat)}
         named = any(name.startswith("B-") for name in self.c.classes)
-        return found | ({"entity f1": entity_f1(said["loss"], meant["loss"])} if named else {})
+        return found | ({"entity f1": entity_f1(predictions["loss"], labels["loss"])} if named else {})
 
 
 def continuation_labels(pieces: Sequence[int]) -> list[int]:

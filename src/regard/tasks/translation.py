@@ -57,8 +57,8 @@ class Seq2SeqTask(TextTask):
         begin, end = self.target.begin(self.c.decoder_start), self.target["eos"]
         read = [[*self.opening, *source, *self.closing] for source in sources]
         heard, said = [[begin, *target] for target in targets], [[*target, end] for target in targets]  #: S085
-        batch = {"source": self.rows.padded(read, self.specials.fill), "ids": self.rows.padded(heard, self.target.fill)}
-        batch["labels"] = self.rows.padded(said, IGNORE_INDEX)
+        batch = {"source": self.rows.pad(read, self.specials.fill), "ids": self.rows.pad(heard, self.target.fill)}
+        batch["labels"] = self.rows.pad(said, IGNORE_INDEX)
         seen = {f"source_{name}": table for name, table in self.rows.real(read).items()}
         return batch | seen | self.rows.real(heard)
 
@@ -80,9 +80,11 @@ class Translation(Seq2SeqTask):
     c: config.Translation = config.Translation()
 
     @classmethod
-    def build(cls, c: config.Translation, tokenizer: Tokenizer, target: Tokenizer | None = None, **how: Any) -> Self:
+    def build(
+        cls, c: config.Translation, tokenizer: Tokenizer, target: Tokenizer | None = None, **options: Any
+    ) -> Self:
         """`target` is the tokenizer of the target, if it has one of its own."""
-        return super().build(c, tokenizer, spoken=None if target is None else TaskSpecialTokens.of(target), **how)
+        return super().build(c, tokenizer, spoken=None if target is None else TaskSpecialTokens.of(target), **options)
 
     def example(self, record: RecordLike, tokenizer: Tokenizer, target: Tokenizer | None = None) -> TaskExample:
         source = columns.get_ids(record, self.c.source, tokenizer)

@@ -157,12 +157,12 @@ class SpecialTokenEscaper:
 
     def __call__(self, value: Any) -> Any:
         if isinstance(value, str):
-            return self.broken(value)
+            return self.mark_tokens(value)
         if isinstance(value, Mapping):
             return {name: self(each) for name, each in value.items()}
         return [self(each) for each in value] if isinstance(value, list) else value
 
-    def broken(self, text: str) -> str:
+    def mark_tokens(self, text: str) -> str:
         """The text with the mark behind the first character of each token, whole or only begun."""
         begun = {len(text) - size for size in range(1, min(self.longest, len(text) + 1))
                  if text[len(text) - size :] in self.beginnings}  # fmt: skip

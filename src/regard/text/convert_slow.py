@@ -36,12 +36,12 @@ def convert_wordpiece(read: FileReader, card: TokenizerConfig) -> tokenizers.Tok
     return with_template(inner, card, "cls $A sep", "cls $A sep $B:1 sep:1")
 
 
-def convert_bpe(read: FileReader, **how: Any) -> tokenizers.Tokenizer:
+def convert_bpe(read: FileReader, **rest: Any) -> tokenizers.Tokenizer:
     """A vocabulary and the pairs that are merged, first those that were met most often."""
     vocabulary = json.loads(read("vocab.json"))
     lines = [line.split() for line in read("merges.txt").decode().split("\n") if not line.startswith("#version")]
     merged = [(one, two) for one, two in filter(None, lines)]
-    return tokenizers.Tokenizer(models.BPE(vocabulary, merged, **how))
+    return tokenizers.Tokenizer(models.BPE(vocabulary, merged, **rest))
 
 
 def convert_gpt2(read: FileReader, card: TokenizerConfig) -> tokenizers.Tokenizer:
@@ -91,12 +91,14 @@ def with_template(inner: tokenizers.Tokenizer, card: TokenizerConfig, one: str, 
     tokens = {role: card.get(f"{role}_token") for role in ("cls", "sep", "bos", "eos", "language")}
     used = {word.partition(":")[0] for word in two.split()} & tokens.keys()
 
-    def spelt(template: str) -> list[str]:
+    def fill_template(template: str) -> list[str]:
         words = (word.partition(":") for word in template.split())
         return [f"{tokens.get(word, word)}:{segment or 0}" for word, _, segment in words]
 
     ids = [token_with_id(inner, str(tokens[role])) for role in sorted(used)]
-    inner.post_processor = processors.TemplateProcessing(single=spelt(one), pair=spelt(two), special_tokens=ids)
+    inner.post_processor = processors.TemplateProcessing(
+        single=fill_template(one), pair=fill_template(two), special_tokens=ids
+    )
     return inner
 
 

@@ -80,7 +80,7 @@ class TemplateEncoder:
         meant = self.pattern.sub(lambda found: self.names[found[0]], text) if self.pattern else text
         return self.inner.encode(meant.replace(mark, ""), add_special_tokens=False).ids
 
-    def typed(self, text: str, mark: str) -> str:
+    def strip_marks(self, text: str, mark: str) -> str:
         """What is left of a rendered text without its control tokens and marks."""
         return (self.pattern.sub("", text) if self.pattern else text).replace(mark, "")
 

@@ -46,7 +46,7 @@ class RenderBudget:
             raise BudgetExceeded(f"it makes more than {MAX_LETTERS:,} letters")
 
 
-CURRENT_BUDGET: ContextVar[RenderBudget] = ContextVar("purse")
+CURRENT_BUDGET: ContextVar[RenderBudget] = ContextVar("render_budget")
 
 
 @contextmanager
@@ -188,24 +188,24 @@ def modulo(left: Any, right: Any) -> Any:
     return left % right
 
 
-def charge_split(text: str, *how: Any) -> None:
-    check_growth(ITEM * (text.count(how[0]) + 1 if how and isinstance(how[0], str) and how[0] else len(text)))
+def charge_split(text: str, *rest: Any) -> None:
+    check_growth(ITEM * (text.count(rest[0]) + 1 if rest and isinstance(rest[0], str) and rest[0] else len(text)))
 
 
-def charge_reverse_search(text: str, *how: Any) -> None:
+def charge_reverse_search(text: str, *rest: Any) -> None:
     """Python looks for a text from the end as if each letter could be its last: all letters times all letters."""
-    charge(len(text) * (len(how[0]) if how and isinstance(how[0], str) else 1) // (16 * READ))
+    charge(len(text) * (len(rest[0]) if rest and isinstance(rest[0], str) else 1) // (16 * READ))
 
 
-def charge_reverse_split(text: str, *how: Any) -> None:
-    charge_split(text, *how)
-    charge_reverse_search(text, *how)
+def charge_reverse_split(text: str, *rest: Any) -> None:
+    charge_split(text, *rest)
+    charge_reverse_search(text, *rest)
 
 
-def charge_strip(text: Any, *how: Any) -> None:
+def charge_strip(text: Any, *rest: Any) -> None:
     """Each letter of one text is looked for among all of the other."""
-    if isinstance(text, str) and how and isinstance(how[0], str):
-        charge(len(text) * len(how[0]) // READ)
+    if isinstance(text, str) and rest and isinstance(rest[0], str):
+        charge(len(text) * len(rest[0]) // READ)
 
 
 def charge_replace(text: Any, old: Any = "", new: Any = "", *most: Any) -> None:
@@ -214,7 +214,7 @@ def charge_replace(text: Any, old: Any = "", new: Any = "", *most: Any) -> None:
         check_growth((len(text) + text.count(old) * len(new)) * (ESCAPED if isinstance(text, Markup) else 1))
 
 
-def charge_case(text: Any, *how: Any) -> None:
+def charge_case(text: Any, *rest: Any) -> None:
     """A text in another case. Python makes room for the longest that may come of it, four bytes for each letter."""
     if isinstance(text, str) and not text.isascii():
         check_growth(CASED * len(text))

@@ -266,7 +266,7 @@ def filter_node(node: Any, name: str, *given: nodes.Expr) -> nodes.Filter:
 
 
 class TemplateSandbox(ImmutableSandboxedEnvironment):
-    """Where templates are rendered, inside of `render_budget`."""
+    """The sandboxed Jinja environment of templates; they are rendered inside of `template_budget.render_budget`."""
 
     intercepted_binops = frozenset(BINARY_OPERATORS)
 
@@ -322,14 +322,16 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
             charge_value(owner)
         return charge_result(super().call(context, obj, *args, **kwargs))
 
-    def of_text(self, context: Context, obj: Any, owner: str, given: list[Any], how: tuple[Any, dict[str, Any]]) -> Any:
+    def of_text(
+        self, context: Context, obj: Any, owner: str, given: list[Any], call_args: tuple[Any, dict[str, Any]]
+    ) -> Any:
         """A method of a text, paid for by how long that is, and by all that comes of it."""
         charge(len(owner) // READ)
         if isinstance(owner, Markup):
             check_growth(ESCAPED * (len(owner) + text_size(given)))
         if obj.__name__ in CHARGED_METHODS:
             CHARGED_METHODS[obj.__name__](owner, *given)
-        found = super().call(context, obj, *how[0], **how[1])
+        found = super().call(context, obj, *call_args[0], **call_args[1])
         charge(0, text_size(found) if isinstance(found, list | tuple) else 0)
         return charge_result(found)
 

@@ -42,7 +42,7 @@ class UnknownCharacter(DataError):
 
 
 class Tokenizer:
-    """Text to ids and back; `roles` are the ids of "pad", "bos", "eos", "mask", "cls", "sep", "unk", if it has them.
+    """Text to ids and back; `special_ids` has those of "pad", "bos", "eos", "mask", "cls", "sep", "unk", if there are.
 
     `card` is what stands in a tokenizer_config.json: the special tokens by the names `transformers` has for roles.
     `specials` says whether special tokens in a text are parsed; unless said they are, if the card does not forbid it.
@@ -163,7 +163,7 @@ class Tokenizer:
     def encode_template(self, text: str, controls: Mapping[str, int], mark: str) -> list[int]:
         """The ids of a rendered template in which `controls` are meant, but where they have a mark in them."""
         made = self.template_encoder(controls)
-        with self.with_specials("plain").with_special_tokens(made.typed(text, mark)):
+        with self.with_specials("plain").with_special_tokens(made.strip_marks(text, mark)):
             return made.encode(text, mark)
 
     def encode_with_specials(self, text: str, other: str | None = None, longest: int | None = None) -> EncodedText:
@@ -172,13 +172,13 @@ class Tokenizer:
         [CLS] text [SEP] other [SEP] of at most `longest` tokens: what is too long is cut, of the longer text first.
         """
         with self.with_special_tokens(text, other or ""):
-            return self.checked(encode_with_specials(self.encoder(text, other or ""), text, other, longest))
+            return self.check_ids(encode_with_specials(self.encoder(text, other or ""), text, other, longest))
 
     @property
     def leading_ids(self) -> list[int]:
         """The special tokens that every text begins with: the <s> of Llama, the [CLS] of BERT, nothing of GPT-2."""
         with tokenizer_files.tokenizer_errors("the tokenizer cannot be used"):
-            found = self.checked(encode_with_specials(self.inner, tokenizer_files.PROBE_TEXT))
+            found = self.check_ids(encode_with_specials(self.inner, tokenizer_files.PROBE_TEXT))
         first = list(takewhile(lambda place: found.owners[place] is None, range(len(found))))
         return [] if len(first) == len(found) else [found.ids[place] for place in first]
 
@@ -196,7 +196,7 @@ class Tokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ids; special tokens are left out, and bytes that are no UTF-8 become U+FFFD."""
-        ids = self.known(ids)
+        ids = self.valid_ids(ids)
         if self.spelling is not None:
             return b"".join(map(self.spelling.__getitem__, ids)).decode("utf-8", "replace")
         if self.specials.issuperset(ids):
@@ -210,7 +210,7 @@ class Tokenizer:
 
     def token_text(self, id: int) -> str:
         """One token as a person should see it: a space as ·, a line break as ⏎, a part of a character as <0xE2>."""
-        [id] = self.known([id])
+        [id] = self.valid_ids([id])
         if self.spelling is None or id in self.specials:
             return self.token(id)
         return printable(self.spelling[id])
@@ -231,14 +231,14 @@ class Tokenizer:
     def decode_bytes(self, id: int) -> bytes:
         """What one id adds to the text, where tokens are spelt in bytes; specials add nothing."""
         assert self.spelling is not None
-        return self.spelling[self.known([id])[0]]
+        return self.spelling[self.valid_ids([id])[0]]
 
-    def checked(self, found: EncodedText) -> EncodedText:
+    def check_ids(self, found: EncodedText) -> EncodedText:
         """A file may put ids around a text that the vocabulary does not have."""
-        self.known(found.ids)
+        self.valid_ids(found.ids)
         return found
 
-    def known(self, ids: Iterable[int]) -> list[int]:
+    def valid_ids(self, ids: Iterable[int]) -> list[int]:
         ids = list(map(int, ids))
         if ids and not 0 <= (wrong := min(ids)) <= (wrong := max(ids)) < self.size:
             raise DataError(f"token {wrong} is outside this vocabulary of {self.size:,}; was it made with another one?")

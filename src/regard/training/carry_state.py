@@ -48,7 +48,7 @@ def build_states(model: Transformer, rows: int, context: int) -> KVCache:
         entries = model.trunk.entries(rows, 1, like)
         if any(isinstance(entry, LayerKV) for entry in entries):
             return build_segment_memory(model, rows, context)
-    except ValueError as problem:
+    except config.ConfigError as problem:
         raise config.ConfigError(f"train.carry_state: {problem}") from None
     if not any(entry.tables() for entry in entries):
         raise config.ConfigError("train.carry_state: this model remembers nothing that could go on; leave it out")
@@ -84,7 +84,7 @@ class CarriedState:
         for each in self.models:
             each.past.fresh = not bool(each.past.length.any())
 
-    def copied(self) -> dict[str, Tensor]:
+    def clone_tensors(self) -> dict[str, Tensor]:
         return {name: table.clone() for name, table in self.state().items()}
 
     @torch.no_grad()

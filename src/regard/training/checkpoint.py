@@ -92,7 +92,7 @@ def gather_run_state(
             tables["average"] = run.ema.state()
         if run.settings.lora is not None:
             tables["lora"] = trainable.lora_state(run.model)
-        if not run.ranks.sharded:
+        if not run.ranks.is_sharded:
             adapter = (
                 peft_save.collect_adapter(check_savable(run), run.settings.init_from) if run.settings.lora else None
             )
@@ -125,7 +125,7 @@ def load_checkpoint(run: Run, path: Path) -> dict[str, Any]:
         raise config.DataError(f"{name}: not {what} that {path} was trained on; bring it back, or begin a new run")
     fill: Callable[[Any, Any], object] = read_folder.load_weights
     parted: Callable[[Path, Any], dict[str, Tensor]] = lambda path, slots: weights.load_tensors_lazy(path)  # noqa: E731
-    if run.ranks.sharded:
+    if run.ranks.is_sharded:
         from regard.training.parallel import sharded_checkpoint
 
         fill, parted = sharded_checkpoint.load_sharded, sharded_checkpoint.read_local_part

@@ -191,7 +191,7 @@ class StepRunner:
         """Compiling may fail where there is no compiler, and capturing: the run goes on without, and says so."""
         before, past = (
             get_rng_states(self.run.device),
-            None if self.run.carried_state is None else self.run.carried_state.copied(),
+            None if self.run.carried_state is None else self.run.carried_state.clone_tensors(),
         )
         try:
             done = self.run_step(batches, parts)
@@ -276,7 +276,7 @@ def should_compile(run: Run) -> bool:
     # never by what is left of the run: it must go on with the same bits after a resume
     bits = c.deterministic and run.device.type == "cuda"
     pays = run.device.type == "cuda" or not is_opaque(run.model)
-    able = run.has_fixed_shapes and run.device.type != "mps" and not run.ranks.sharded and not bits and pays
+    able = run.has_fixed_shapes and run.device.type != "mps" and not run.ranks.is_sharded and not bits and pays
     return long and able if c.compile == "auto" else bool(c.compile)
 
 

@@ -84,12 +84,12 @@ def use_rng_states(mine: Chance, device: torch.device) -> Iterator[None]:
 
 
 @contextmanager
-def deterministic_sums(device: torch.device, asked: bool = False) -> Iterator[None]:
+def deterministic_sums(device: torch.device, wanted: bool = False) -> Iterator[None]:
     """On a CPU, sums in one order: compiled code would let threads add to a table of gradients as they come.
 
     On a GPU many fast kernels have no such order: it is on request (`train.deterministic`).
     """
-    if device.type != "cpu" and not asked:
+    if device.type != "cpu" and not wanted:
         yield
         return
     memory: Any = torch.utils.deterministic

@@ -103,7 +103,7 @@ class Run:
                     word_vectors.load_word_vectors(text_model(model), reading.tokenizer, recipe.train.word_vectors)
                 )
             )
-        model = model if ranks.sharded else model.to(device)  # in parts it goes there part by part
+        model = model if ranks.is_sharded else model.to(device)  # in parts it goes there part by part
         run = cls.from_data(model.train(), reading, ranks)
         set_rng_states(before, device)
         return run
@@ -119,7 +119,7 @@ class Run:
         if c.freeze:
             freeze_parameters(model, c.freeze)
         set_checkpointing(model, c.activation_checkpointing)
-        if ranks.sharded:
+        if ranks.is_sharded:
             wrap_fsdp(model, ranks, training_device(c.device))
         optimizer = OptimizerGroup(model, c.optimizer)
         run = cls(model, reading.task, reading.train, optimizer, build_schedule(c.schedule, recipe.model.trunk.dim), c)

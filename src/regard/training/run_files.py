@@ -56,7 +56,7 @@ def predicted_cost(bill: measure.StepPrediction, device: str, compiled: bool) ->
     """For run.json. Memory is what will be measured: of a GPU what tensors hold, else the whole process."""
     memory = bill.memory if device == "cuda" else measure.process_bytes(bill, compiled)
     return {"step_seconds": bill.step_seconds, "step_flops": bill.step_flops, "parts": bill.parts, "memory": memory,
-            "calibrated": bill.calibrated, "note": bill.note}  # fmt: skip
+            "calibrated": bill.is_calibrated, "note": bill.note}  # fmt: skip
 
 
 def introduction_lines(run: Run, facts: dict[str, Any]) -> list[str]:
@@ -139,7 +139,7 @@ class SkippedSteps:
         self.run, self.out, self.told = run, out, False
         self.row = list(range(run.step - count + 1, run.step + 1))
 
-    def heed(self, step: TrainStep, line: dict[str, Any]) -> str:
+    def note_step(self, step: TrainStep, line: dict[str, Any]) -> str:
         """Takes note of a line of the log; what to say of it, if anything."""
         if "skipped" not in line:
             self.row = []
@@ -149,7 +149,7 @@ class SkippedSteps:
         return (f"step {step.number:>11,}   {line['skipped']}, so nothing was learned from it; log.jsonl names its "
                 "rows. If that goes on, lower train.optimizer.lr") if first else ""  # fmt: skip
 
-    def named(self, step: TrainStep) -> dict[str, list[int]]:
+    def describe_rows(self, step: TrainStep) -> dict[str, list[int]]:
         """Which rows were read: of records their numbers, of a text where they begin."""
         names, count = getattr(self.run.data, "names", None), self.run.settings.gradient_accumulation
         first = (step.number - 1) * count
@@ -190,7 +190,7 @@ class JsonlLog:
             if problem.errno != errno.EINVAL:  # a pipe or a terminal cannot
                 raise unwritable_error(self.path, problem) from None
 
-    def back(self, offset: int) -> None:
+    def truncate(self, offset: int) -> None:
         """Forget what was written after a place."""
         try:
             self.file.truncate(offset)
@@ -219,7 +219,7 @@ class NullLog(JsonlLog):
     def __init__(self) -> None:
         super().__init__(Path(os.devnull))
 
-    def back(self, offset: int) -> None:
+    def truncate(self, offset: int) -> None:
         """There is nothing to forget."""
 
 

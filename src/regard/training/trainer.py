@@ -90,8 +90,8 @@ class Trainer:
         with (
             ProgressDisplay(run, self.quiet or not ranks.is_main) as self.display,
             SignalHandler(many=ranks.size > 1, speaks=ranks.local == 0) as self.signals,
-            self.opened("log.jsonl") as self.log,
-            self.opened("samples.jsonl") as self.samples,
+            self.open_log("log.jsonl") as self.log,
+            self.open_log("samples.jsonl") as self.samples,
             TensorBoardLog(self.out / "board", run.step)
             if c.tensorboard and ranks.is_main
             else nullcontext() as self.board,
@@ -107,7 +107,7 @@ class Trainer:
                     self.evaluate(None, whole=True)
                     self.choose()
             stopped_by = self.stop_signal()
-        self.describe({"seconds": run.seconds, "measured": self.measured()})
+        self.describe({"seconds": run.seconds, "measured": self.measurements()})
         loss, scores = (None, None) if self.score is None else (self.score.loss, dict(self.score.scores))
         return FitResult(self.out, run.step, self.loss, loss, run.seconds, stopped_by, scores, ranks.rank,
                          self.chosen)  # fmt: skip
@@ -116,7 +116,7 @@ class Trainer:
         if self.run.ranks.is_main:
             write_json(self.out / "run.json", self.facts | more)
 
-    def opened(self, name: str) -> JsonlLog:
+    def open_log(self, name: str) -> JsonlLog:
         return JsonlLog(self.out / name) if self.run.ranks.is_main else NullLog()
 
     def advance(self) -> None:
@@ -171,11 +171,11 @@ class Trainer:
         for step in self.waiting[:count]:
             line = step_line(step, self.run.settings.max_grad_norm)
             if "skipped" in line:
-                line["batches"] = self.refusals.named(step)
+                line["batches"] = self.refusals.describe_rows(step)
             self.write(line)
             self.loss = float(step.loss)
             self.display.step(self.loss, step.tokens, step.number)
-            if said := self.refusals.heed(step, line):
+            if said := self.refusals.note_step(step, line):
                 self.display.say(said)
             if self.refusals.too_many:
                 del self.waiting[: self.waiting.index(step) + 1]
@@ -207,8 +207,8 @@ class Trainer:
             self.evaluate(self.run.settings.eval_tokens)
             self.due = False
         except SignalReceived:
-            self.log.back(before[0])
-            self.samples.back(before[1])
+            self.log.truncate(before[0])
+            self.samples.truncate(before[1])
         else:
             self.compare()
 
@@ -218,15 +218,15 @@ class Trainer:
         self.flush()
         with run.ema.applied() if run.ema is not None else nullcontext():
             if run.validation is not None:
-                self.score = self.ask(run.validation, tokens, whole)
+                self.score = self.score_validation(run.validation, tokens, whole)
                 self.report(self.score, whole)
             self.sample(whole)
-        if not whole and run.ranks.is_main and not run.ranks.sharded:
+        if not whole and run.ranks.is_main and not run.ranks.is_sharded:
             self.write({"step": run.step, "health": self.health.look(run.step), "seconds": run.seconds})
             for warning in self.health.warnings():
                 self.display.say(warning)
 
-    def ask(self, validation: ValidationSource, tokens: int | None, whole: bool) -> ValidationScore:
+    def score_validation(self, validation: ValidationSource, tokens: int | None, whole: bool) -> ValidationScore:
         """The score over the validation data or a part of them."""
         run, batches = self.run, self.until_stopped(validation.batches(tokens))
         telling = "lm" in run.task.heads  # scores would cost as much again
@@ -236,7 +236,7 @@ class Trainer:
     def sample(self, whole: bool) -> None:
         """Samples, by one process for all, which hear whether a signal came; a model in parts has no one to speak."""
         ranks, stopped = self.run.ranks, False
-        if ranks.sharded:
+        if ranks.is_sharded:
             return
         try:
             for line in sample_outputs(self.run, whole, self.until_caught, self.display.say) if ranks.is_main else ():
@@ -319,7 +319,7 @@ class Trainer:
         try:
             assert run.validation is not None
             with run.ema.applied() if run.ema is not None else nullcontext():
-                return best["step"], self.ask(run.validation, None, whole=True)
+                return best["step"], self.score_validation(run.validation, None, whole=True)
         finally:
             run.step, run.seconds, run.ended, run.compile_seconds = here
 
@@ -369,7 +369,7 @@ class Trainer:
         if self.run.ranks.is_main:
             checkpoint.link_checkpoint(self.out / "best", self.out / "checkpoints" / f"step-{step:06d}")
 
-    def measured(self) -> dict[str, Any]:
+    def measurements(self) -> dict[str, Any]:
         run = self.run
         return {
             "seconds": run.seconds,

@@ -115,11 +115,11 @@ def validate(
             for name, sum in task.loss_sums(model, there, **across).items():
                 sums.setdefault(name, []).append(sum.to(exact) * counted)
             if scores and isinstance(task, Task):
-                marks = task.answers(model, there), task.expected(mine)
+                marks = task.answers(model, there), task.expected_answers(mine)
                 marked += [marks] if counted else []
     reshard(model)
     parts = {name: (float(ranks.sum(torch.stack(some).sum())), counts[name]) for name, some in sums.items()}
     first, part = next(iter(parts.values()), (0.0, LossPart(0)))
-    marked = ranks.joined(marked)
+    marked = ranks.gather_lists(marked)
     found = dict(score_outputs(task, marked)) if marked and isinstance(task, Task) else {}
     return ValidationScore(first, part.count, parts if len(parts) > 1 else {}, found)

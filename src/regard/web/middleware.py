@@ -68,7 +68,7 @@ class GatewayMiddleware:
         size = sum(len(name) + len(value) for name, value in scope["headers"]) + len(scope["query_string"])
         if size + len(scope["path"]) > limits.header:
             raise ApiError(431, f"the headers have more than {limits.header:,} bytes; send less", code="too_large")
-        if limits.near and not is_local_host(headers.get("host", "")):
+        if limits.is_local and not is_local_host(headers.get("host", "")):
             raise ApiError(403, "the Host of the request is not this machine; use the address that the server told, as "
                           "with http://127.0.0.1", code="wrong_host")  # fmt: skip
         if scope["path"] == OPEN:
@@ -83,9 +83,9 @@ class GatewayMiddleware:
         if (length := headers.get("content-length", "0")).isdigit() and int(length) > limits.body:
             raise visit.too_large()
 
-    def has_valid_key(self, said: str) -> bool:
+    def has_valid_key(self, given_key: str) -> bool:
         """Whether this is one of the keys, found out in the same time whichever it is and however near it comes."""
-        scheme, _, key = said.partition(" ")
+        scheme, _, key = given_key.partition(" ")
         given = key.strip().encode("latin-1", "replace")
         found = [hmac.compare_digest(given, each) for each in self.keys]
         return scheme.lower() == "bearer" and any(found)
@@ -126,10 +126,10 @@ class GatewayRequest:
         self.whole = not message.get("more_body", False)
         if self.size > self.limits.body:
             raise self.too_large()
-        self.hold(max(self.size - SMALL, 0))
+        self.reserve(max(self.size - SMALL, 0))
         return message
 
-    def hold(self, held: int) -> None:
+    def reserve(self, held: int) -> None:
         """Large bodies have so much memory together; a small one finds room at any time."""
         self.house.held, self.held = self.house.held + held - self.held, held
         if held and self.house.held > LARGE * self.limits.body:

@@ -76,7 +76,7 @@ LONGEST = 64  # letters of a name that are repeated to the client
 
 
 class ServedModel:
-    """One model under its name. What it cannot do is a sentence: `silent` for writing, `mute` for chats."""
+    """A model under its name. `no_generation_reason` and `no_chat_reason` say why it cannot write or chat, if so."""
 
     def __init__(self, name: str, model: Any, settings: ServerSettings, texts: WorkerPool) -> None:
         self.texts = texts  # the pool of threads that make ids of texts
@@ -124,12 +124,12 @@ class ServedModel:
         self.pending += 1
         token = CancelToken()
         try:
-            return await asyncio.wrap_future(self.submitted(lambda: work(token)))
+            return await asyncio.wrap_future(self.submit(lambda: work(token)))
         finally:
             token.cancel()
             self.pending -= 1
 
-    def submitted(self, work: Callable[[], T]) -> Future[T]:
+    def submit(self, work: Callable[[], T]) -> Future[T]:
         if self.engine is not None:
             return self.engine.run_in_thread(work)
         assert self.worker is not None

@@ -50,12 +50,12 @@ class ServerSettings:
         if not all(key.isascii() and key.isprintable() and key and " " not in key for key in self.keys):
             raise config.ConfigError("keys: one of them cannot stand in a header; use letters, digits and marks of "
                                      "ASCII, without spaces")  # fmt: skip
-        if not self.keys and not self.near:
+        if not self.keys and not self.is_local:
             raise config.ConfigError(f"host: {self.host} can be reached from other machines, and there is no key; give "
                                      "one (REGARD_API_KEY or --api-key-file), or stay at 127.0.0.1")  # fmt: skip
 
     @property
-    def near(self) -> bool:
+    def is_local(self) -> bool:
         """Whether only this machine can reach us."""
         return is_loopback(self.host)
 

@@ -90,14 +90,14 @@ class CompletionStream:
         last, name, figures = self.began, self.resident.name, self.house.figures
         waits = figures.first.labels(name)
 
-        def heard(piece: CompletionChunk) -> None:
+        def on_chunk(piece: CompletionChunk) -> None:
             nonlocal last, waits
             now = time.perf_counter()
             waits.observe(now - last)
             last, waits = now, figures.gap.labels(name)
             self.post.send(self, place, piece)
 
-        return heard
+        return on_chunk
 
     # ---------------------------------------------------------------- where they are read
 

@@ -100,27 +100,27 @@ class StrictRoute(APIRoute):
     A page of any site may send us forms and plain texts from its reader's browser; for JSON the browser asks us first,
     and is told no.
 
-    A route that takes a body names its form, a pydantic model, as the type of `asked`. The body is parsed and validated
+    A route that takes a body names its form, a pydantic model, as the type of `body`. The body is parsed and validated
     by a worker: the time that it takes grows with it.
     """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        handle, form = super().get_route_handler(), get_type_hints(self.endpoint).get("asked")
+        handle, form = super().get_route_handler(), get_type_hints(self.endpoint).get("body")
 
-        async def handled(request: Request) -> Response:
+        async def handle_json(request: Request) -> Response:
             if form is None:
                 return await handle(request)
             check_content_type(request)
             try:
-                body = await request.body()
+                raw = await request.body()
             except ClientDisconnect:
                 raise ClientDisconnected from None
             workers = request.app.state.house.parsing
-            asked = validate_body(form, body) if len(body) <= SMALL else await workers.run(validate_body, form, body)
-            answer: Response = await self.endpoint(request, asked)
+            body = validate_body(form, raw) if len(raw) <= SMALL else await workers.run(validate_body, form, raw)
+            answer: Response = await self.endpoint(request, body)
             return answer
 
-        return handled
+        return handle_json
 
 
 def check_content_type(request: Request) -> None:
@@ -169,7 +169,7 @@ def parse_body(body: bytes) -> Any:
 
 
 def check_container_count(text: str) -> None:
-    """Refuses more tables and lists than anybody means, before one of them is made."""
+    """Refuses more tables and lists than a request can mean, before one of them is made."""
     if text.count("{") + text.count("[") <= TABLES:  # those inside of texts as well
         return
     count = depth = 0

@@ -104,21 +104,21 @@ def keep_proportions(whole: dict[str, Any], base: dict[str, Any], changes: dict[
     return rescale_by_dim(whole, theirs["dim"], ours["dim"], changes)
 
 
-def scale_mlp(whole: dict[str, Any], theirs: dict[str, Any], ours: dict[str, Any]) -> dict[str, Any]:
+def scale_mlp(whole: dict[str, Any], base: dict[str, Any], ours: dict[str, Any]) -> dict[str, Any]:
     """The feed-forward stays as many times as wide, where that is a whole number."""
-    known, said = theirs.get("mlp", {}), ours.get("mlp", {})
+    known, said = base.get("mlp", {}), ours.get("mlp", {})
     if "hidden" not in known or not isinstance(said, dict) or "hidden" in said:
         return whole
-    hidden, rest = divmod(known["hidden"] * ours["dim"], theirs["dim"])
+    hidden, rest = divmod(known["hidden"] * ours["dim"], base["dim"])
     mlp = {**whole["trunk"]["mlp"], "hidden": max(1, hidden)} if not rest else whole["trunk"]["mlp"]
     return {**whole, "trunk": {**whole["trunk"], "mlp": mlp}}
 
 
-def scale_heads(whole: dict[str, Any], theirs: dict[str, Any], ours: dict[str, Any]) -> dict[str, Any]:
-    said, known = ours.get("attention", {}), theirs["attention"]
+def scale_heads(whole: dict[str, Any], base: dict[str, Any], ours: dict[str, Any]) -> dict[str, Any]:
+    said, known = ours.get("attention", {}), base["attention"]
     if not isinstance(said, dict) or {"heads", "head_dim"} & {*said} or "head_dim" in known:
         return whole
-    width, sharing = theirs["dim"] // known["heads"], known["heads"] // known.get("kv_heads", known["heads"])
+    width, sharing = base["dim"] // known["heads"], known["heads"] // known.get("kv_heads", known["heads"])
     heads, rest = divmod(ours["dim"], width)
     if rest:
         return whole

@@ -98,6 +98,10 @@ def find_recipe(path: str | Path) -> Path:
 def fill_defaults(given: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     """The file's tables with the changes laid over them, and what follows from the rest: the model's whole table, its
     precision, the places it must know, its vocabulary.
+
+    Works on tables, before any config is made: once a dataclass has its defaults, a setting that was typed and one that
+    was not look alike, and only the latter may follow from something else. `asked` is what was typed, `whole` has the
+    preset's settings below it.
     """
     tables = [table.get(name, {}) for table in (given, changes) for name in ("model", "train")]
     if not all(isinstance(table, dict) for table in tables):
@@ -106,6 +110,8 @@ def fill_defaults(given: dict[str, Any], changes: dict[str, Any]) -> dict[str, A
     if is_dual_encoder(merge_tables(model, model_changes)):
         return expand_towers(given, changes, fill_defaults)
     encoder = has_encoder(merge_tables(model, model_changes))
+    # short keys ("depth") become paths ("trunk.depth") in the file and in the changes apart: merged first, an override
+    # model.depth=6 would stand beside the file's trunk.depth, and neither would win
     asked = merge_tables(expand_short_keys(model, "model", encoder), expand_short_keys(model_changes, "model", encoder))
     whole, train = expand_preset(asked, "model"), merge_tables(train, train_changes)
     task = nested_table(merge_tables(given, changes), "task")
@@ -117,6 +123,8 @@ def fill_defaults(given: dict[str, Any], changes: dict[str, Any]) -> dict[str, A
     default_mask(whole, asked, task)
     default_positions(whole, asked, train.get("context", config.Train().context))
     default_head(whole, asked, task)
+    # model.precision and train.precision are one setting in two tables: what an override says wins over the file, in
+    # whichever of the two it was said; contradictory overrides of both are left for the reader to refuse
     if train.get("precision") in PRECISIONS and ("precision" not in whole or "precision" in train_changes):
         whole.setdefault("precision", train["precision"])
         if "precision" not in model_changes:  # else the reader compares the two
@@ -135,49 +143,57 @@ def front_end_kind(whole: dict[str, Any]) -> str:
     return str(embed.get("kind", "text")) if isinstance(embed, dict) else ""
 
 
-def default_vocab(whole: dict[str, Any], asked: dict[str, Any]) -> None:
-    """The tokenizer will say how many words there are."""
-    if front_end_kind(whole) == "text" and "vocab" not in nested_table(asked, "embed"):
+def default_vocab(whole: dict[str, Any], table: dict[str, Any]) -> None:
+    """A placeholder where the tokenizer will say how many words there are: presets bring the vocabulary of their paper,
+    which is not the data's."""
+    if front_end_kind(whole) == "text" and "vocab" not in nested_table(table, "embed"):
         whole["embed"] = {**nested_table(whole, "embed"), "vocab": UNKNOWN_VOCAB}
-    if front_end_kind(whole) == "multimodal" and "vocab" not in nested_table(asked, "embed", "text"):
+    if front_end_kind(whole) == "multimodal" and "vocab" not in nested_table(table, "embed", "text"):
         whole["embed"] = merge_tables(whole["embed"], {"text": {"vocab": UNKNOWN_VOCAB}})
 
 
-def default_mask(whole: dict[str, Any], asked: dict[str, Any], task: dict[str, Any]) -> None:
+def default_mask(whole: dict[str, Any], table: dict[str, Any], task: dict[str, Any]) -> None:
     """A recipe's own default is a decoder, where nothing says that the model may look both ways."""
     trunk = whole.setdefault("trunk", {})
-    both_ways = "preset" in asked or task.get("kind") in BOTH_WAYS or front_end_kind(whole) not in ONE_WAY
+    both_ways = "preset" in table or task.get("kind") in BOTH_WAYS or front_end_kind(whole) not in ONE_WAY
     if both_ways and isinstance(trunk, dict):
         whole["trunk"] = {"mask": config.Trunk().mask, **trunk}
 
 
-def default_positions(whole: dict[str, Any], asked: dict[str, Any], context: Any) -> None:
-    """As many learned places as there are tokens; tables of places on a grid stay as they are."""
+def default_positions(whole: dict[str, Any], table: dict[str, Any], context: Any) -> None:
+    """As many learned places as there are tokens; tables of places on a grid stay as they are.
+
+    A preset's length is replaced too: a longer table than the context would hold rows that are never trained.
+    """
     for path in (("trunk",), ("encoder", "trunk")):
         position = nested_table(whole, *path, "position")
-        unsaid = position.get("kind") == "learned" and "length" not in nested_table(asked, *path, "position")
+        unsaid = position.get("kind") == "learned" and "length" not in nested_table(table, *path, "position")
         if unsaid and not isinstance(position.get("length"), list):
             nested_table(whole, *path)["position"] = {**position, "length": max_positions(whole, path[0], context)}
 
 
-def default_head(whole: dict[str, Any], asked: dict[str, Any], task: dict[str, Any]) -> None:
+def default_head(whole: dict[str, Any], table: dict[str, Any], task: dict[str, Any]) -> None:
     """A head that can be asked this, as wide as the data will say."""
     said, head = (
-        "head" in asked,
+        "head" in table,
         head_for_task(task, nested_table(whole, "head"), has_cls_token(nested_table(whole, "embed"))),
     )
     if not said and head:
         whole["head"] = head
     elif not said and front_end_kind(whole) not in ONE_WAY and nested_table(whole, "head").get("kind", "lm") == "lm":
         whole["head"] = {"kind": "none"}  # the task says that it needs another
-    if task.get("kind") in ("classification", "regression") and "out" not in nested_table(asked, "head"):
+    # a preset's own number of classes (1,000 of ImageNet) goes: the data say it, in `resolve_sizes`
+    if task.get("kind") in ("classification", "regression") and "out" not in nested_table(table, "head"):
         whole["head"] = {name: value for name, value in nested_table(whole, "head").items() if name != "out"}
-    if nested_table(whole, "head").get("kind") == "token" and "out" not in nested_table(asked, "head"):
+    if nested_table(whole, "head").get("kind") == "token" and "out" not in nested_table(table, "head"):
         whole["head"] = {**nested_table(whole, "head"), "out": UNKNOWN_VOCAB}
 
 
 def front_end_config(embed: dict[str, Any]) -> Any:
-    """The front end that a table describes; None where the reader will say what is wrong with it."""
+    """The front end that a table describes; None where the reader will say what is wrong with it.
+
+    A mistake is passed over here, since the reader names it by its whole path, and this table has none.
+    """
     try:
         return config.from_dict(config.Transformer, {"embed": embed, "head": {"kind": "none"}}).embed
     except config.ConfigError:

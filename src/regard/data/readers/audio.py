@@ -197,28 +197,28 @@ class AudioSpan(NamedTuple):
     size: int | None = None
 
 
-def parse_audio_span(said: str, where: str = "") -> AudioSpan:
+def parse_audio_span(text: str, where: str = "") -> AudioSpan:
     """What "a.wav" and "a.wav#5145+5148" stand for; from here, or from the folder of the file that names it."""
     beside = Path(where.rpartition(":")[0] or where).parent
-    for each in (Path(said).expanduser(), beside / said):
+    for each in (Path(text).expanduser(), beside / text):
         if each.is_file():
             return AudioSpan(each)
-    found = CUT.fullmatch(said)
+    found = CUT.fullmatch(text)
     if found is not None:
         return parse_audio_span(found[1], where)._replace(start=int(found[2]), size=int(found[3]))
     there = f", here or in {beside}" if where else ""
     raise DataError(
-        f"{where or said}: no sound file {said!r}{there}; mend its name, or pass it over by data.on_bad_record=skip"
+        f"{where or text}: no sound file {text!r}{there}; mend its name, or pass it over by data.on_bad_record=skip"
     )
 
 
-def read_audio(said: str | Path, rate: int, limit: float, *, cut: bool = False, where: str = "") -> Tensor:
+def read_audio(source: str | Path, rate: int, limit: float, *, cut: bool = False, where: str = "") -> Tensor:
     """(T,) the samples of a file or of a cut of one, in one channel at this rate; at most `limit` seconds of them.
 
     `where` is the record that names it; the rest of a sound that is longer is refused, or `cut` off.
     """
-    path, start, size = parse_audio_span(str(said), where)
-    name = f"{where}: {said}" if where and str(said) not in where else str(said)
+    path, start, size = parse_audio_span(str(source), where)
+    name = f"{where}: {source}" if where and str(source) not in where else str(source)
     with open_audio(path, name) as file:
         if start + (size or 0) > file.count:
             raise DataError(f"{name}: the file has {file.count:,} samples; mend start and length")

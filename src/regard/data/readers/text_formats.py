@@ -24,7 +24,7 @@ from regard.files.compression import file_format
 Reader = Callable[[ReadableFile, config.Data, BadRecordPolicy], Iterator[Record]]
 
 
-def read_json_lines(file: ReadableFile, how: config.Data, tally: BadRecordPolicy) -> Iterator[Record]:
+def read_json_lines(file: ReadableFile, settings: config.Data, tally: BadRecordPolicy) -> Iterator[Record]:
     for number, line in good_lines(file, tally):
         if line.strip():
             found = parse_json_record(line, f"{file.name}:{number}")
@@ -46,10 +46,10 @@ def parse_json_record(line: str, where: str) -> Record | DataError:
     return Record(found, where)
 
 
-def read_json(file: ReadableFile, how: config.Data, tally: BadRecordPolicy) -> Iterator[Record]:
+def read_json(file: ReadableFile, settings: config.Data, tally: BadRecordPolicy) -> Iterator[Record]:
     """A list of objects, or an object a line: what the first character says."""
     first = next((part.lstrip()[:1] for part in file.parts() if part.strip()), "")
-    return iterate_json_list(file) if first == "[" else read_json_lines(file, how, tally)
+    return iterate_json_list(file) if first == "[" else read_json_lines(file, settings, tally)
 
 
 def iterate_json_list(file: ReadableFile) -> Iterator[Record]:
@@ -74,18 +74,18 @@ def iterate_json_list(file: ReadableFile) -> Iterator[Record]:
         raise DataError(f"{file.name}:{line}: not JSON from {rest[:40]!r} on; expected a list of objects of columns")
 
 
-def read_csv(file: ReadableFile, how: config.Data, tally: BadRecordPolicy) -> Iterator[Record]:
-    return name_columns(file, split_fields(file, tally, ","), how.column_names, tally)
+def read_csv(file: ReadableFile, settings: config.Data, tally: BadRecordPolicy) -> Iterator[Record]:
+    return name_columns(file, split_fields(file, tally, ","), settings.column_names, tally)
 
 
-def read_tsv(file: ReadableFile, how: config.Data, tally: BadRecordPolicy) -> Iterator[Record]:
+def read_tsv(file: ReadableFile, settings: config.Data, tally: BadRecordPolicy) -> Iterator[Record]:
     """Quotes are characters, unless the writer quoted every field of the first line, or doubled the quotes in one."""
     _, first = next(iterate_lines(file), (1, ""))
     fields = str(first).strip("\r\n").split("\t")
     everything = all(len(field) > 1 and field[0] == field[-1] == '"' for field in fields)
     plain = ((number, [unquote_field(field) for field in line.rstrip("\r\n").split("\t")])
              for number, line in good_lines(file, tally) if line.strip("\r\n"))  # fmt: skip
-    return name_columns(file, split_fields(file, tally, "\t") if everything else plain, how.column_names, tally)
+    return name_columns(file, split_fields(file, tally, "\t") if everything else plain, settings.column_names, tally)
 
 
 def unquote_field(field: str) -> str:
@@ -99,14 +99,14 @@ def split_fields(file: ReadableFile, tally: BadRecordPolicy, mark: str) -> Itera
     """Rows as csv writes them: a field in quotes may hold the mark, doubled quotes and line ends."""
     last = 0
 
-    def fed() -> Iterator[str]:
+    def numbered_lines() -> Iterator[str]:
         nonlocal last
         for number, line in good_lines(file, tally):
             last = number
             yield line
 
     csv.field_size_limit(MAX_LINE_BYTES)  # of the whole process, and too low for long documents
-    reader = csv.reader(fed(), delimiter=mark, strict=True)
+    reader = csv.reader(numbered_lines(), delimiter=mark, strict=True)
     while True:
         before = reader.line_num
         try:
@@ -142,22 +142,22 @@ def name_columns(
             yield Record(dict(zip(names, row, strict=True)), f"{file.name}:{number}")
 
 
-def read_text_lines(file: ReadableFile, how: config.Data, tally: BadRecordPolicy) -> Iterator[Record]:
+def read_text_lines(file: ReadableFile, settings: config.Data, tally: BadRecordPolicy) -> Iterator[Record]:
     """A line is a record; with data.blank_line_ends_document, lines up to an empty one are, as a list."""
     held: list[str] = []
     begun = 0
     for number, line in good_lines(file, tally):
         line = line.rstrip("\r\n")
-        if line.strip() and not how.blank_line_ends_document:
-            yield Record({how.text_column: line}, f"{file.name}:{number}")
+        if line.strip() and not settings.blank_line_ends_document:
+            yield Record({settings.text_column: line}, f"{file.name}:{number}")
         elif line.strip():
             begun = begun if held else number
             held.append(line)
         elif held:
-            yield Record({how.text_column: held}, f"{file.name}:{begun}")
+            yield Record({settings.text_column: held}, f"{file.name}:{begun}")
             held = []
     if held:
-        yield Record({how.text_column: held}, f"{file.name}:{begun}")
+        yield Record({settings.text_column: held}, f"{file.name}:{begun}")
 
 
 FORMATS: dict[str, tuple[Reader, tuple[str, ...]]] = {  # how to read it, and the settings it heeds
@@ -212,8 +212,8 @@ class ParallelFiles:
     def records(self, tally: BadRecordPolicy) -> Iterator[Record]:
         for number, row in enumerate(zip_longest(*map(iterate_lines, self.files)), 1):
             if None in row:
-                raise DataError(f"{self.name}: {self.counted()} lines, and each line belongs to one of the other file; "
-                                "give files of the same length")  # fmt: skip
+                raise DataError(f"{self.name}: {self.line_counts()} lines, and each line belongs to one of the other "
+                                "file; give files of the same length")  # fmt: skip
             bad = [line for _, line in row if isinstance(line, DataError)]
             if bad:
                 tally.record_bad(bad[0])
@@ -221,5 +221,5 @@ class ParallelFiles:
                 said = (str(line).rstrip("\r\n") for _, line in row)
                 yield Record(dict(zip(self.columns, said, strict=True)), f"{self.files[0].name}:{number}")
 
-    def counted(self) -> str:
+    def line_counts(self) -> str:
         return " and ".join(f"{sum(1 for _ in iterate_lines(file)):,}" for file in self.files)

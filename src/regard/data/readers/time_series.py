@@ -149,15 +149,15 @@ def detect_frequency(dates: Sequence[str], lines: Sequence[str]) -> tuple[str, A
     return "seconds", whens[0], [round((when - whens[0]).total_seconds()) for when in whens]
 
 
-def parse_date(said: str, line: str) -> datetime:
+def parse_date(text: str, line: str) -> datetime:
     """A date as ISO 8601 has it; a month alone is its first day. With a zone or without, time is counted alike."""
-    for each in (said, f"{said}-01"):
+    for each in (text, f"{text}-01"):
         try:
             when = datetime.fromisoformat(each)
         except ValueError:
             continue
         return when if when.tzinfo is None else when.astimezone(UTC).replace(tzinfo=None)
-    raise DataError(f"{line}: {said!r:.40} is no date; write it as 2016-07-01 00:00:00, or name another column by "
+    raise DataError(f"{line}: {text!r:.40} is no date; write it as 2016-07-01 00:00:00, or name another column by "
                     "task.date_column")  # fmt: skip
 
 

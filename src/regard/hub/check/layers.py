@@ -39,30 +39,30 @@ class ModuleCall:
     made: Tensor
 
 
-def compare_layers(ours: Any, theirs: Any, asked: ProbeInput) -> list[LayerDifference]:
+def compare_layers(ours: Any, reference: Any, probe: ProbeInput) -> list[LayerDifference]:
     """Where each stack begins and what each layer makes, in the order they run.
 
     A stack that theirs does not have in this form is left out.
     """
     names = [name for name in ours.addresses() if LAYER.fullmatch(name)]
     begins = [name.removesuffix("0.residual") + "embed" for name in names if name.endswith(".0.residual")]
-    listed = {name for name, part in theirs.named_modules() if isinstance(part, nn.ModuleList)}
-    seen = our_activations(ours, asked, [*names, *begins])
-    calls = reference_calls(theirs, asked, lambda name: name.rpartition(".")[0] in listed)
+    listed = {name for name, part in reference.named_modules() if isinstance(part, nn.ModuleList)}
+    seen = our_activations(ours, probe, [*names, *begins])
+    calls = reference_calls(reference, probe, lambda name: name.rpartition(".")[0] in listed)
     steps = []
     for stack in dict.fromkeys(LAYER.sub(r"\1", name) for name in names):
         mine = [seen[name] for name in names if LAYER.sub(r"\1", name) == stack]
         begin = seen[f"{stack}.embed"]
-        if layers := match_calls(mine, begin, calls, asked):
-            steps.append(LayerDifference(f"{stack}.embed", relative_difference(begin, layers[0].given, asked), ""))
+        if layers := match_calls(mine, begin, calls, probe):
+            steps.append(LayerDifference(f"{stack}.embed", relative_difference(begin, layers[0].given, probe), ""))
             for i, (x, call) in enumerate(zip(mine, layers, strict=True)):
                 steps.append(
-                    LayerDifference(f"{stack}.{i}.residual", relative_difference(x, call.made, asked), call.name)
+                    LayerDifference(f"{stack}.{i}.residual", relative_difference(x, call.made, probe), call.name)
                 )
     return steps
 
 
-def first_difference(ours: Any, theirs: Any, asked: ProbeInput, steps: list[LayerDifference], within: float) -> str:
+def first_difference(ours: Any, reference: Any, probe: ProbeInput, steps: list[LayerDifference], within: float) -> str:
     """The first address where both are further apart than that: a stack's beginning, or a tap inside a layer.
 
     Nothing where all layers agree. A tap that none of their modules makes alone cannot be told, and is passed over.
@@ -72,18 +72,18 @@ def first_difference(ours: Any, theirs: Any, asked: ProbeInput, steps: list[Laye
         return "" if apart is None else apart.where
     layer, known = apart.where.removesuffix("residual"), set(ours.addresses())
     taps = [layer + tap for tap in TAPS if layer + tap in known]
-    seen = our_activations(ours, asked, taps)
-    calls = reference_calls(theirs, asked, lambda name: name.startswith(f"{apart.theirs}."))
+    seen = our_activations(ours, probe, taps)
+    calls = reference_calls(reference, probe, lambda name: name.startswith(f"{apart.theirs}."))
     for tap in taps:
         alike = [call.made for call in calls if call.made.shape == seen[tap].shape]
-        if alike and min(relative_difference(seen[tap], made, asked) for made in alike) > within:
+        if alike and min(relative_difference(seen[tap], made, probe) for made in alike) > within:
             return tap
     return apart.where
 
 
-def relative_difference(ours: Tensor, theirs: Tensor, asked: ProbeInput) -> float:
+def relative_difference(ours: Tensor, reference: Tensor, probe: ProbeInput) -> float:
     """The largest difference, of large vectors as a part of their size; endless where something is no number."""
-    a, b = (asked.counted(x).double() for x in (ours, theirs))
+    a, b = (probe.select_real(x).double() for x in (ours, reference))
     size = b.square().mean(-1, keepdim=True).sqrt().clamp(min=1.0)
     return float(((a - b).abs() / size).nan_to_num(nan=torch.inf, posinf=torch.inf).max())
 
@@ -91,7 +91,7 @@ def relative_difference(ours: Tensor, theirs: Tensor, asked: ProbeInput) -> floa
 # ---------------------------------------------------------------- which stack of theirs is which of ours
 
 
-def match_calls(mine: list[Tensor], begin: Tensor, calls: list[ModuleCall], asked: ProbeInput) -> list[ModuleCall]:
+def match_calls(mine: list[Tensor], begin: Tensor, calls: list[ModuleCall], probe: ProbeInput) -> list[ModuleCall]:
     """Their calls for the layers of one of our stacks; of several lists that would do, the one that begins nearest."""
     lists: dict[str, list[ModuleCall]] = {}
     for call in calls:
@@ -100,31 +100,31 @@ def match_calls(mine: list[Tensor], begin: Tensor, calls: list[ModuleCall], aske
     fit = {name: each for name, each in lists.items() if [each[0].given.shape, *(call.made.shape for call in each)]
            == shapes}  # fmt: skip
     outer = {name: each for name, each in fit.items() if not any(name.startswith(f"{other}.") for other in fit)}
-    return min(outer.values(), key=lambda layers: relative_difference(begin, layers[0].given, asked), default=[])
+    return min(outer.values(), key=lambda layers: relative_difference(begin, layers[0].given, probe), default=[])
 
 
 # ---------------------------------------------------------------- what both make on their way
 
 
-def our_activations(ours: Any, asked: ProbeInput, names: list[str]) -> Mapping[str, Tensor]:
+def our_activations(ours: Any, probe: ProbeInput, names: list[str]) -> Mapping[str, Tensor]:
     with looking(ours, *names) as seen, torch.no_grad():
-        asked.asked_of(ours)
+        probe.asked_of(ours)
     return {name: seen[name] for name in names}
 
 
-def reference_calls(theirs: nn.Module, asked: ProbeInput, wanted: Callable[[str], bool]) -> list[ModuleCall]:
+def reference_calls(reference: nn.Module, probe: ProbeInput, wanted: Callable[[str], bool]) -> list[ModuleCall]:
     """The calls of those modules whose names are wanted, in order."""
     calls: list[ModuleCall] = []
-    with hook_modules(theirs, wanted, calls), torch.no_grad(), mute_transformers():
-        theirs(**asked.theirs)
+    with hook_modules(reference, wanted, calls), torch.no_grad(), mute_transformers():
+        reference(**probe.theirs)
     return calls
 
 
 @contextmanager
 def hook_modules(model: nn.Module, wanted: Callable[[str], bool], calls: list[ModuleCall]) -> Iterator[None]:
     def at(name: str) -> Callable[..., None]:
-        def hook(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any], made: Any) -> None:
-            into, out = first_hidden_states((*given, *named.values())), first_hidden_states(made)
+        def hook(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any], output: Any) -> None:
+            into, out = first_hidden_states((*given, *named.values())), first_hidden_states(output)
             if into is not None and out is not None:
                 calls.append(ModuleCall(name, into, out))
 
@@ -139,11 +139,11 @@ def hook_modules(model: nn.Module, wanted: Callable[[str], bool], calls: list[Mo
             handle.remove()
 
 
-def first_hidden_states(made: Any) -> Tensor | None:
+def first_hidden_states(output: Any) -> Tensor | None:
     """The first vectors (B, N, D) in an answer, whatever they are wrapped in."""
-    if isinstance(made, Tensor):
-        return made.detach() if made.is_floating_point() and made.dim() == 3 else None
-    if isinstance(made, dict):
-        made = tuple(made.values())
-    inner = made if isinstance(made, tuple | list) else ()
+    if isinstance(output, Tensor):
+        return output.detach() if output.is_floating_point() and output.dim() == 3 else None
+    if isinstance(output, dict):
+        output = tuple(output.values())
+    inner = output if isinstance(output, tuple | list) else ()
     return next((found for each in inner if (found := first_hidden_states(each)) is not None), None)

@@ -32,7 +32,7 @@ class RoundTrip:
     added: tuple[str, ...]  # written, and not in the file
 
     @property
-    def whole(self) -> bool:
+    def is_lossless(self) -> bool:
         return not (self.changed or self.lacking or self.added)
 
 
@@ -68,10 +68,10 @@ def check_round_trip(model: Any) -> RoundTrip:
     )
 
 
-def same_bytes(ours: Tensor, theirs: Tensor) -> bool:
+def same_bytes(ours: Tensor, reference: Tensor) -> bool:
     """To the byte: two zeros of another sign are not the same."""
-    mine, other = (x.to("cpu", theirs.dtype).flatten().contiguous().view(torch.uint8) for x in (ours, theirs))
-    return ours.shape == theirs.shape and torch.equal(mine, other)
+    mine, other = (x.to("cpu", reference.dtype).flatten().contiguous().view(torch.uint8) for x in (ours, reference))
+    return ours.shape == reference.shape and torch.equal(mine, other)
 
 
 DTYPES = {"fp32": torch.float32, "fp64": torch.float64, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -100,38 +100,40 @@ class OutputParity:
 
 
 @torch.no_grad()
-def compare_outputs(ours: Any, theirs: Any, asked: ProbeInput, dtype: str = "fp32") -> OutputParity:
+def compare_outputs(ours: Any, reference: Any, probe: ProbeInput, dtype: str = "fp32") -> OutputParity:
     """Ask both the same; both are in that type and in eval mode."""
-    told = asked.asked_of(ours)
+    told = probe.asked_of(ours)
     told = told if isinstance(told, tuple) else (told,)
-    said = pair_outputs(told, reference_outputs(theirs, asked))
-    mine, other = ([asked.counted(x).double() for x in each] for each in (told, said))
+    said = pair_outputs(told, reference_outputs(reference, probe))
+    mine, other = ([probe.select_real(x).double() for x in each] for each in (told, said))
     distance, largest = max_difference(mine, other), max(float(y.abs().max()) for y in other)
     tolerance = allowed_difference(dtype, largest)
-    steps = compare_layers(ours, theirs, asked)
+    steps = compare_layers(ours, reference, probe)
     agree = torch.cat([(x.argmax(-1) == y.argmax(-1)).flatten() for x, y in zip(mine, other, strict=True)])
     found = OutputParity(dtype, distance, largest, tolerance, float(agree.double().mean()), None, tuple(steps))
     if found.same:
         return found
-    return replace(found, first=first_difference(ours, theirs, asked, steps, allowed_difference(dtype, 1.0)) or "head")
+    return replace(
+        found, first=first_difference(ours, reference, probe, steps, allowed_difference(dtype, 1.0)) or "head"
+    )
 
 
-def pair_outputs(ours: tuple[Tensor, ...], theirs: list[Tensor]) -> list[Tensor]:
+def pair_outputs(ours: tuple[Tensor, ...], reference: list[Tensor]) -> list[Tensor]:
     """Their answer to each of ours, by its shape: theirs may say more, such as what a pooler that it made up makes."""
-    left, found = list(theirs), []
+    left, found = list(reference), []
     for x in ours:
         near = [y for y in left if x.shape in (y.shape, (*y.shape, 1))]
         if not near:
-            shapes = ", ".join(str(tuple(y.shape)) for y in theirs)
+            shapes = ", ".join(str(tuple(y.shape)) for y in reference)
             raise DataError(f"check: ours answers with {tuple(x.shape)}, theirs with {shapes}; this is another model")
         left = [y for y in left if y is not near[0]]
         found.append(near[0].reshape(x.shape))
     return found
 
 
-def max_difference(ours: list[Tensor], theirs: list[Tensor]) -> float:
+def max_difference(ours: list[Tensor], reference: list[Tensor]) -> float:
     """The largest difference; endless where something is no number."""
-    pairs = zip(ours, theirs, strict=True)
+    pairs = zip(ours, reference, strict=True)
     return max(float((x - y).abs().nan_to_num(nan=torch.inf, posinf=torch.inf).max()) for x, y in pairs)
 
 

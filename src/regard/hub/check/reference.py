@@ -36,7 +36,7 @@ class ProbeInput:
     named: dict[str, Tensor] = field(default_factory=dict)
     reals: tuple[Tensor, ...] = ()
 
-    def counted(self, x: Tensor) -> Tensor:
+    def select_real(self, x: Tensor) -> Tensor:
         """Only what stands at real tokens, if the vectors are of tokens at all."""
         real = next((real for real in self.reals if x.dim() == 3 and x.shape[:2] == real.shape), None)
         return x if real is None else x[real]
@@ -45,17 +45,17 @@ class ProbeInput:
         return model(*self.ours, **self.named)
 
 
-def build_probe(ours: Any, theirs: Any, tokens: int = 32, dtype: torch.dtype = torch.float32) -> ProbeInput:
+def build_probe(ours: Any, reference: Any, tokens: int = 32, dtype: torch.dtype = torch.float32) -> ProbeInput:
     """What to ask a model of ours and one of theirs; always the same for the same folder."""
     chance = torch.Generator().manual_seed(0)
-    found = build_probe_for(ours, theirs, tokens, chance)
+    found = build_probe_for(ours, reference, tokens, chance)
     return probe_to_device(found, next(ours.parameters()).device, dtype)
 
 
-def build_probe_for(ours: Any, theirs: Any, tokens: int, chance: torch.Generator) -> ProbeInput:
+def build_probe_for(ours: Any, reference: Any, tokens: int, chance: torch.Generator) -> ProbeInput:
     c = ours.c
     if isinstance(c, config.DualEncoder):
-        pictures, text = probe_pixels(c.towers[0].embed, chance), text_probe(ours, c.text, theirs, tokens, chance)
+        pictures, text = probe_pixels(c.towers[0].embed, chance), text_probe(ours, c.text, reference, tokens, chance)
         given = {"ids": text.ours[0], **text.named}
         return ProbeInput({**text.theirs, "pixel_values": pictures}, (pictures, given), {}, text.reals)
     if isinstance(c.embed, config.PixelEmbedding):
@@ -65,27 +65,27 @@ def build_probe_for(ours: Any, theirs: Any, tokens: int, chance: torch.Generator
     if hasattr(c.embed, "channels") or isinstance(c.embed, config.StageEmbedding):
         pictures = probe_pixels(c.embed, chance)
         return ProbeInput({"pixel_values": pictures}, (pictures,))
-    text = text_probe(ours, c, theirs, tokens, chance)
-    return text if c.encoder is None else seq2seq_probe(text, ours, theirs, tokens, chance)
+    text = text_probe(ours, c, reference, tokens, chance)
+    return text if c.encoder is None else seq2seq_probe(text, ours, reference, tokens, chance)
 
 
-def text_probe(ours: Any, c: config.Transformer, theirs: Any, tokens: int, chance: torch.Generator) -> ProbeInput:
+def text_probe(ours: Any, c: config.Transformer, reference: Any, tokens: int, chance: torch.Generator) -> ProbeInput:
     """A text: ids, which of them are real, and segments where the model knows them."""
-    ids, real = probe_ids(ours, c, theirs, tokens, chance)
+    ids, real = probe_ids(ours, c, reference, tokens, chance)
     asked, named = {"input_ids": ids}, dict[str, Tensor]()
     if not real.all():
         asked["attention_mask"], named["real"] = real.long(), real
     if (
         isinstance(c.embed, config.TextEmbedding)
         and c.embed.segments
-        and "token_type_ids" in forward_parameters(theirs)
+        and "token_type_ids" in forward_parameters(reference)
     ):
         segment = (torch.arange(ids.shape[1]) >= ids.shape[1] // 2).long().expand_as(ids)
         asked["token_type_ids"] = named["segment"] = segment.clamp(max=c.embed.segments - 1)
     return ProbeInput(asked, (ids,), named, (real,))
 
 
-def seq2seq_probe(target: ProbeInput, ours: Any, theirs: Any, tokens: int, chance: torch.Generator) -> ProbeInput:
+def seq2seq_probe(target: ProbeInput, ours: Any, reference: Any, tokens: int, chance: torch.Generator) -> ProbeInput:
     """A source for the encoder beside the target."""
     c, ids, real = ours.c, target.ours[0], target.reals[0]
     asked = {"decoder_input_ids": ids, "decoder_attention_mask": real.long()}
@@ -93,10 +93,10 @@ def seq2seq_probe(target: ProbeInput, ours: Any, theirs: Any, tokens: int, chanc
         heard = probe_audio(c.encoder.embed, chance)
         return ProbeInput({"input_features": heard, **asked}, (ids,), {"source": heard, "real": real}, (real,))
     reads = c if c.encoder.embed is None else replace(c, embed=replace(c.encoder.embed, eos_id=c.embed.eos_id))
-    source, kept = probe_ids(ours, reads, theirs, tokens, chance, LONGER)
+    source, kept = probe_ids(ours, reads, reference, tokens, chance, LONGER)
     asked |= {"input_ids": source, "attention_mask": kept.long()}
     if isinstance(c.head, config.PoolingHead):  # a source that is classified is read once more, one place later
-        first = torch.full_like(source[:, :1], theirs.config.decoder_start_token_id)
+        first = torch.full_like(source[:, :1], reference.config.decoder_start_token_id)
         ids, real = torch.cat([first, source[:, :-1]], 1), kept
         asked = {"input_ids": source, "attention_mask": kept.long(), "decoder_input_ids": ids}
     named = {"source": source, "source_real": kept, "real": real}
@@ -107,10 +107,10 @@ def seq2seq_probe(target: ProbeInput, ours: Any, theirs: Any, tokens: int, chanc
 
 
 def probe_ids(
-    ours: Any, c: config.Transformer, theirs: Any, tokens: int, chance: torch.Generator, more: int = 0
+    ours: Any, c: config.Transformer, reference: Any, tokens: int, chance: torch.Generator, more: int = 0
 ) -> tuple[Tensor, Tensor]:
     """Ids (B, N) and which of them are real: a sentence in the model's own words, random ones where it has none."""
-    vocab, pad = c.embed.vocab, pad_token_id(theirs)
+    vocab, pad = c.embed.vocab, pad_token_id(reference)
     count = min(tokens, max_probe_tokens(ours, c)) + more
     ids = probe_sentence(ours.tokenizer, vocab) or torch.randint(vocab, (97,), generator=chance).tolist()
     ids = [id for id in ids if id not in (pad, c.embed.eos_id)] or [0]
@@ -134,9 +134,9 @@ def probe_sentence(tokenizer: Any, vocab: int) -> list[int]:
         return []
 
 
-def pad_token_id(theirs: Any) -> int | None:
+def pad_token_id(reference: Any) -> int | None:
     """Their id of what is not there."""
-    said = getattr(theirs.config, "text_config", theirs.config)
+    said = getattr(reference.config, "text_config", reference.config)
     pad = getattr(said, "pad_token_id", None)
     return pad if isinstance(pad, int) and pad >= 0 else None
 
@@ -166,11 +166,11 @@ def probe_audio(c: config.AudioEmbedding, chance: torch.Generator) -> Tensor:  #
     return torch.randn(ROWS, c.features.n_mels, c.features.windows(c.limit), generator=chance)
 
 
-def forward_parameters(theirs: Any) -> Any:
-    return inspect.signature(theirs.forward).parameters
+def forward_parameters(reference: Any) -> Any:
+    return inspect.signature(reference.forward).parameters
 
 
-def probe_to_device(asked: ProbeInput, device: torch.device, dtype: torch.dtype) -> ProbeInput:
+def probe_to_device(probe: ProbeInput, device: torch.device, dtype: torch.dtype) -> ProbeInput:
     """On the models' device, and numbers in their type."""
 
     def put(x: Any) -> Any:
@@ -178,19 +178,19 @@ def probe_to_device(asked: ProbeInput, device: torch.device, dtype: torch.dtype)
             return {name: put(each) for name, each in x.items()}
         return x.to(device, dtype if x.is_floating_point() else None)
 
-    return ProbeInput(put(asked.theirs), tuple(put(x) for x in asked.ours), put(asked.named),
-                    tuple(put(x) for x in asked.reals))  # fmt: skip
+    return ProbeInput(put(probe.theirs), tuple(put(x) for x in probe.ours), put(probe.named),
+                    tuple(put(x) for x in probe.reals))  # fmt: skip
 
 
 # ---------------------------------------------------------------- on its way to another process
 
 
-def flatten_probe(asked: ProbeInput, side: str) -> dict[str, Tensor]:
+def flatten_probe(probe: ProbeInput, side: str) -> dict[str, Tensor]:
     """What one side is given, as a flat table: places by number, what stands inside a place behind a dot."""
     if side == "theirs":
-        return dict(asked.theirs)
-    table = dict(asked.named)
-    for place, given in enumerate(asked.ours):
+        return dict(probe.theirs)
+    table = dict(probe.named)
+    for place, given in enumerate(probe.ours):
         inner = given if isinstance(given, dict) else {"": given}
         table |= {f"{place}.{name}".rstrip("."): x for name, x in inner.items()}
     return table
@@ -267,10 +267,10 @@ def load_reference(found: ModelFolder, dtype: torch.dtype, device: torch.device 
     return model.to(device).eval()
 
 
-def reference_outputs(theirs: Any, asked: ProbeInput) -> list[Tensor]:
+def reference_outputs(reference: Any, probe: ProbeInput) -> list[Tensor]:
     """What theirs says, tensor by tensor, in the shapes of ours."""
     with mute_transformers():
-        told = theirs(**asked.theirs)
+        told = reference(**probe.theirs)
     names = next(names for names in ANSWERS if getattr(told, names[0], None) is not None)
     found = [getattr(told, name) for name in names if getattr(told, name, None) is not None]
     return [torch.stack(found, -1)] if names[0] == "start_logits" else found

@@ -22,20 +22,20 @@ def to_hf(c: config.Transformer, context: int | None) -> dict[str, Any]:
     return encoder_to_hf(c) | {"embedding_size": trunk.embed_dim or trunk.dim}
 
 
-def from_hf(theirs: HFConfig, head: config.Head) -> config.Transformer:
-    theirs.require("num_hidden_groups", 1)
-    theirs.require("inner_group_num", 1)
-    width = theirs.get_int("embedding_size", 128)
-    if width == theirs.get_int("hidden_size"):
-        raise theirs.wrong("embedding_size", "as wide as hidden_size, with a map between them that models here only "
+def from_hf(hf: HFConfig, head: config.Head) -> config.Transformer:
+    hf.require("num_hidden_groups", 1)
+    hf.require("inner_group_num", 1)
+    width = hf.get_int("embedding_size", 128)
+    if width == hf.get_int("hidden_size"):
+        raise hf.error("embedding_size", "as wide as hidden_size, with a map between them that models here only "
                            "have where widths differ")  # fmt: skip
-    theirs = theirs.default(hidden_act="gelu_new", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    return encoder_from_hf(theirs, head, embed_dim=width, share_layers=True)
+    hf = hf.default(hidden_act="gelu_new", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    return encoder_from_hf(hf, head, embed_dim=width, share_layers=True)
 
 
-def pretraining_head(theirs: HFConfig) -> config.Head:
+def pretraining_head(hf: HFConfig) -> config.Head:
     """Words, and which of two sentences was the first."""
-    return config.PretrainingHead(lm=tied_mlm_head(theirs), pooling=classification_head(theirs))
+    return config.PretrainingHead(lm=tied_mlm_head(hf), pooling=classification_head(hf))
 
 
 HEADS = {

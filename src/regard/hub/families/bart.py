@@ -25,40 +25,40 @@ def bart_to_hf(c: config.Transformer, context: int | None) -> dict[str, Any]:
     return trunks_to_hf(c) | words | ends | labels_to_hf(c.head)
 
 
-def bart_from_hf(theirs: HFConfig, head: config.Head, norm_placement: str = "post") -> config.Transformer:
-    theirs.require("tie_word_embeddings", True)
-    position = config.LearnedPosition(length=theirs.get_int("max_position_embeddings", 1024), offset=OFFSET)
+def bart_from_hf(hf: HFConfig, head: config.Head, norm_placement: str = "post") -> config.Transformer:
+    hf.require("tie_word_embeddings", True)
+    position = config.LearnedPosition(length=hf.get_int("max_position_embeddings", 1024), offset=OFFSET)
     around: dict[str, Any] = {"position": position, "norm_placement": norm_placement, "embed_norm": True}
-    embed = embedding_from_hf(theirs)
+    embed = embedding_from_hf(hf)
     if isinstance(head, config.PoolingHead):  # theirs looks for the end of a source, and it is the last word of both
-        embed = replace(embed, eos_id=eos_id(theirs))
+        embed = replace(embed, eos_id=eos_id(hf))
     return config.Transformer(
         embed=embed,
-        trunk=trunk_from_hf(theirs, "decoder", **around),
-        encoder=config.Encoder(trunk=trunk_from_hf(theirs, "encoder", **around)),
+        trunk=trunk_from_hf(hf, "decoder", **around),
+        encoder=config.Encoder(trunk=trunk_from_hf(hf, "encoder", **around)),
         head=head,
         init="bert",
     )
 
 
-def eos_id(theirs: HFConfig) -> int:
-    found = theirs.get("eos_token_id", 2)
+def eos_id(hf: HFConfig) -> int:
+    found = hf.get("eos_token_id", 2)
     if type(found) is not int:
-        raise theirs.wrong("eos_token_id", "expected one whole number")
+        raise hf.error("eos_token_id", "expected one whole number")
     return found
 
 
-def lm_head(theirs: HFConfig) -> config.Head:
+def lm_head(hf: HFConfig) -> config.Head:
     return config.LMHead(bias=True)
 
 
-def bart_classification_head(theirs: HFConfig, usual: int = 3) -> config.Head:
+def bart_classification_head(hf: HFConfig, usual: int = 3) -> config.Head:
     """Three labels unless said: entailed, contradicted, neither."""
-    many = labels(theirs) if theirs.get("id2label") or theirs.get("num_labels") else usual
+    many = labels(hf) if hf.get("id2label") or hf.get("num_labels") else usual
     return config.PoolingHead(pooling="last", dense=True, out=many)
 
 
-def qa_head(theirs: HFConfig) -> config.Head:
+def qa_head(hf: HFConfig) -> config.Head:
     return config.TokenHead(out=2)
 
 

@@ -20,17 +20,17 @@ def to_hf(c: config.Transformer, context: int | None) -> dict[str, Any]:
     return encoder_to_hf(c)
 
 
-def from_hf(theirs: HFConfig, head: config.Head) -> config.Transformer:
-    return encoder_from_hf(theirs, head)
+def from_hf(hf: HFConfig, head: config.Head) -> config.Transformer:
+    return encoder_from_hf(hf, head)
 
 
-def next_sentence_head(theirs: HFConfig) -> config.PoolingHead:
+def next_sentence_head(hf: HFConfig) -> config.PoolingHead:
     """Whether the second sentence comes after the first."""
     return config.PoolingHead(dense=True, out=2)
 
 
-def pretraining_head(theirs: HFConfig) -> config.Head:
-    return config.PretrainingHead(lm=tied_mlm_head(theirs), pooling=next_sentence_head(theirs))
+def pretraining_head(hf: HFConfig) -> config.Head:
+    return config.PretrainingHead(lm=tied_mlm_head(hf), pooling=next_sentence_head(hf))
 
 
 HEADS = {

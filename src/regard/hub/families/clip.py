@@ -39,14 +39,12 @@ def to_hf(c: config.DualEncoder, context: int | None) -> dict[str, Any]:
     }
 
 
-def from_hf(theirs: HFConfig, head: config.Head) -> config.DualEncoder:
+def from_hf(hf: HFConfig, head: config.Head) -> config.DualEncoder:
     """`head` is what both towers have, but for where the vector is taken from."""
-    scale = math.exp(theirs.get_float("logit_scale_init_value", 2.6592))
+    scale = math.exp(hf.get_float("logit_scale_init_value", 2.6592))
     assert isinstance(head, config.PoolingHead)
-    sees = vision_from_hf(tower_config(theirs, "vision_config"), head)
-    reads = text_from_hf(
-        tower_config(theirs, "text_config"), config.PoolingHead(pooling="eos", out=head.out, bias=False)
-    )
+    sees = vision_from_hf(tower_config(hf, "vision_config"), head)
+    reads = text_from_hf(tower_config(hf, "text_config"), config.PoolingHead(pooling="eos", out=head.out, bias=False))
     return config.DualEncoder(
         towers=(sees, reads),
         initial_scale=scale,
@@ -54,13 +52,13 @@ def from_hf(theirs: HFConfig, head: config.Head) -> config.DualEncoder:
     )
 
 
-def tower_config(theirs: HFConfig, key: str) -> HFConfig:
+def tower_config(hf: HFConfig, key: str) -> HFConfig:
     """The table of a tower; what an early version called text_config_dict has the last word where it is there."""
-    return theirs.table(f"{key}_dict" if theirs.get(f"{key}_dict") else key)
+    return hf.table(f"{key}_dict" if hf.get(f"{key}_dict") else key)
 
 
-def projection_head(theirs: HFConfig) -> config.Head:
-    return config.PoolingHead(out=theirs.get_int("projection_dim", PROJECTION), bias=False)
+def projection_head(hf: HFConfig) -> config.Head:
+    return config.PoolingHead(out=hf.get_int("projection_dim", PROJECTION), bias=False)
 
 
 def projection_width(c: config.Transformer) -> int:
@@ -77,20 +75,20 @@ def vision_to_hf(c: config.Transformer, context: int | None) -> dict[str, Any]:
     return sizes | trunk_to_hf(c)
 
 
-def vision_from_hf(theirs: HFConfig, head: config.Head) -> config.Transformer:
+def vision_from_hf(hf: HFConfig, head: config.Head) -> config.Transformer:
     embed = config.PatchEmbedding(
-        patch_size=square_side(theirs, "patch_size", 32),
-        image_size=square_side(theirs, "image_size", 224),
-        channels=theirs.get_int("num_channels", 3),
+        patch_size=square_side(hf, "patch_size", 32),
+        image_size=square_side(hf, "image_size", 224),
+        channels=hf.get_int("num_channels", 3),
         bias=False,
         resize=config.ImageResize(mode="shortest_edge", resample="bicubic"),
-        **(COLOURS if theirs.get("num_channels", 3) == 3 else {}),
+        **(COLOURS if hf.get("num_channels", 3) == 3 else {}),
     )
-    trunk = trunk_from_hf(theirs, (768, 3072, 12), position=config.LearnedPosition(length=embed.count), embed_norm=True)
+    trunk = trunk_from_hf(hf, (768, 3072, 12), position=config.LearnedPosition(length=embed.count), embed_norm=True)
     return config.Transformer(embed=embed, trunk=trunk, head=head, init="bert")
 
 
-def cls_head(theirs: HFConfig) -> config.Head:
+def cls_head(hf: HFConfig) -> config.Head:
     """The first token's vector alone: the others go through no norm there, and come out of `looking` as they are."""
     return config.PoolingHead()
 
@@ -111,23 +109,23 @@ def text_to_hf(c: config.Transformer, context: int | None) -> dict[str, Any]:
     }
 
 
-def text_from_hf(theirs: HFConfig, head: config.Head) -> config.Transformer:
-    vocab = theirs.get_int("vocab_size", 49_408)
-    position = config.LearnedPosition(length=theirs.get_int("max_position_embeddings", 77))
-    trunk = trunk_from_hf(theirs, (512, 2048, 8), position=position, mask="causal")
-    said = theirs.get_int("eos_token_id", 49_407)
+def text_from_hf(hf: HFConfig, head: config.Head) -> config.Transformer:
+    vocab = hf.get_int("vocab_size", 49_408)
+    position = config.LearnedPosition(length=hf.get_int("max_position_embeddings", 77))
+    trunk = trunk_from_hf(hf, (512, 2048, 8), position=position, mask="causal")
+    said = hf.get_int("eos_token_id", 49_407)
     highest = said == HIGHEST
     embed = config.TextEmbedding(vocab=vocab, eos_id=vocab - 1 if highest else said, eos_is_max_id=highest)
     return config.Transformer(embed=embed, trunk=trunk, head=head, init="bert")
 
 
-def eos_head(theirs: HFConfig) -> config.Head:
+def eos_head(hf: HFConfig) -> config.Head:
     """Every token's vector, and that of the end token for the whole."""
     return config.PretrainingHead(lm=config.NoHead(), pooling=config.PoolingHead(pooling="eos"))
 
 
-def eos_projection_head(theirs: HFConfig) -> config.Head:
-    return config.PoolingHead(pooling="eos", out=theirs.get_int("projection_dim", PROJECTION), bias=False)
+def eos_projection_head(hf: HFConfig) -> config.Head:
+    return config.PoolingHead(pooling="eos", out=hf.get_int("projection_dim", PROJECTION), bias=False)
 
 
 # ---------------------------------------------------------------- what both have
@@ -147,19 +145,19 @@ def trunk_to_hf(c: config.Transformer) -> dict[str, Any]:
     }
 
 
-def trunk_from_hf(theirs: HFConfig, usual: tuple[int, int, int], **more: Any) -> config.Trunk:
+def trunk_from_hf(hf: HFConfig, usual: tuple[int, int, int], **more: Any) -> config.Trunk:
     """`usual` are width, hidden and heads where they are not said."""
     dim, hidden, heads = usual
     return config.Trunk(
-        dim=theirs.get_int("hidden_size", dim),
-        depth=theirs.get_int("num_hidden_layers", 12),
-        attention=config.Attention(heads=theirs.get_int("num_attention_heads", heads)),
+        dim=hf.get_int("hidden_size", dim),
+        depth=hf.get_int("num_hidden_layers", 12),
+        attention=config.Attention(heads=hf.get_int("num_attention_heads", heads)),
         mlp=config.MLP(
-            hidden=theirs.get_int("intermediate_size", hidden),
-            activation=theirs.get_str("hidden_act", HF_ACTIVATIONS, "quick_gelu"),
+            hidden=hf.get_int("intermediate_size", hidden),
+            activation=hf.get_str("hidden_act", HF_ACTIVATIONS, "quick_gelu"),
         ),
-        norm=config.Norm(eps=theirs.get_float("layer_norm_eps", 1e-5)),
-        dropout=config.Dropout(embed=0.0, attention=theirs.get_float("attention_dropout", 0.0), residual=0.0),
+        norm=config.Norm(eps=hf.get_float("layer_norm_eps", 1e-5)),
+        dropout=config.Dropout(embed=0.0, attention=hf.get_float("attention_dropout", 0.0), residual=0.0),
         **more,
     )
 

@@ -14,21 +14,21 @@ DEEPEST = 4096  # layers; what each of them sees is said one by one
 # ---------------------------------------------------------------- heads
 
 
-def causal_lm_head(theirs: HFConfig, tied: bool) -> config.Head:
+def causal_lm_head(hf: HFConfig, tied: bool) -> config.Head:
     """What comes next; `tied` unless they say something else."""
-    return config.LMHead(tied=theirs.get_bool("tie_word_embeddings", tied))
+    return config.LMHead(tied=hf.get_bool("tie_word_embeddings", tied))
 
 
-def sequence_head(theirs: HFConfig) -> config.Head:
+def sequence_head(hf: HFConfig) -> config.Head:
     """A class for the whole text, by its last token: the only one that has seen all the others."""
-    return config.PoolingHead(pooling="last", out=num_labels(theirs), bias=False)
+    return config.PoolingHead(pooling="last", out=num_labels(hf), bias=False)
 
 
-def token_head(theirs: HFConfig) -> config.Head:
-    return config.TokenHead(out=num_labels(theirs))
+def token_head(hf: HFConfig) -> config.Head:
+    return config.TokenHead(out=num_labels(hf))
 
 
-def qa_head(theirs: HFConfig) -> config.Head:
+def qa_head(hf: HFConfig) -> config.Head:
     """How well an answer begins and ends at each token."""
     return config.TokenHead(out=2)
 
@@ -48,9 +48,9 @@ def decoder_classes(
     return {f"{name}{kind}": head for kind, head in (heads | {each: OTHERS[each] for each in others}).items()}
 
 
-def decoder_embedding(theirs: HFConfig, head: config.Head) -> config.TextEmbedding:
+def decoder_embedding(hf: HFConfig, head: config.Head) -> config.TextEmbedding:
     """The front end. A head on the last token must know padding, even where no attention mask is given."""
-    vocab, pad = theirs.get_int("vocab_size"), theirs.get("pad_token_id")
+    vocab, pad = hf.get_int("vocab_size"), hf.get("pad_token_id")
     known = isinstance(head, config.PoolingHead) and type(pad) is int and 0 <= pad < vocab
     return config.TextEmbedding(vocab=vocab, pad_id=pad if known else None)
 
@@ -80,18 +80,18 @@ def window_of_mask(text: str) -> int | None:
     return None
 
 
-def layer_count(theirs: HFConfig, key: str) -> int:
-    depth = theirs.get_int(key)
+def layer_count(hf: HFConfig, key: str) -> int:
+    depth = hf.get_int(key)
     if depth > DEEPEST:
-        raise theirs.wrong(key, f"whose layers see different things has at most {DEEPEST:,} of them")
+        raise hf.error(key, f"whose layers see different things has at most {DEEPEST:,} of them")
     return depth
 
 
-def check_layer_types(theirs: HFConfig, key: str, found: Any, known: Sequence[str], depth: int) -> list[str]:
+def check_layer_types(hf: HFConfig, key: str, found: Any, known: Sequence[str], depth: int) -> list[str]:
     """A list with one of the known words for each layer."""
     words = found if isinstance(found, list) else []
     if strange := [str(each)[:40] for each in words if each not in known]:
-        raise theirs.wrong(key, f"{strange[0]!r} is not known; expected {' or '.join(known)}")
+        raise hf.error(key, f"{strange[0]!r} is not known; expected {' or '.join(known)}")
     if len(words) != depth:
-        raise theirs.wrong(key, f"expected {' or '.join(known)} for each of {depth} layers")
+        raise hf.error(key, f"expected {' or '.join(known)} for each of {depth} layers")
     return words

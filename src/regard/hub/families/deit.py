@@ -9,17 +9,17 @@ from regard.hub.families.registry import Family, register_family
 from regard.hub.families.vit import vit_classification_head, vit_pooler_head, vit_to_hf
 
 
-def from_hf(theirs: HFConfig, head: config.Head) -> config.Transformer:
+def from_hf(hf: HFConfig, head: config.Head) -> config.Transformer:
     """Of an image the middle is seen, 224 pixels of 256."""
-    c = vit.vit_from_hf(theirs, head, cls=2)
+    c = vit.vit_from_hf(hf, head, cls=2)
     assert isinstance(c.embed, config.PatchEmbedding)
     frame = config.ImageResize(mode="stretch", size_before_crop=c.embed.image_size * 256 // 224, resample="bicubic")
     return replace(c, embed=replace(c.embed, resize=frame))
 
 
-def distilled_head(theirs: HFConfig) -> config.Head:
+def distilled_head(hf: HFConfig) -> config.Head:
     """Each of the learned tokens answers through a map of its own, and the answer is their mean."""
-    return config.PoolingHead(out=num_labels(theirs), classifiers=2)
+    return config.PoolingHead(out=num_labels(hf), classifiers=2)
 
 
 HEADS = {

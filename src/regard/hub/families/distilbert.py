@@ -34,29 +34,29 @@ def to_hf(c: config.Transformer, context: int | None) -> dict[str, Any]:
     }
 
 
-def from_hf(theirs: HFConfig, head: config.Head) -> config.Transformer:
+def from_hf(hf: HFConfig, head: config.Head) -> config.Transformer:
     """Sinusoidal places (`sinusoidal_pos_embds`) are stored as trained ones are, and read as these."""
-    rate = theirs.get_float("dropout", 0.1)
+    rate = hf.get_float("dropout", 0.1)
     trunk = config.Trunk(
-        dim=theirs.get_int("dim"),
-        depth=theirs.get_int("n_layers"),
-        position=config.LearnedPosition(length=theirs.get_int("max_position_embeddings", 512)),
-        attention=config.Attention(heads=theirs.get_int("n_heads")),
+        dim=hf.get_int("dim"),
+        depth=hf.get_int("n_layers"),
+        position=config.LearnedPosition(length=hf.get_int("max_position_embeddings", 512)),
+        attention=config.Attention(heads=hf.get_int("n_heads")),
         mlp=config.MLP(
-            hidden=theirs.get_int("hidden_dim"), activation=theirs.get_str("activation", HF_ACTIVATIONS, "gelu")
+            hidden=hf.get_int("hidden_dim"), activation=hf.get_str("activation", HF_ACTIVATIONS, "gelu")
         ),
         norm=config.Norm(eps=1e-12),
         norm_placement="post",
         embed_norm=True,
-        dropout=config.Dropout(embed=rate, attention=theirs.get_float("attention_dropout", 0.1), residual=rate),
+        dropout=config.Dropout(embed=rate, attention=hf.get_float("attention_dropout", 0.1), residual=rate),
     )  # fmt: skip
     return config.Transformer(
-        embed=config.TextEmbedding(vocab=theirs.get_int("vocab_size")), trunk=trunk, head=head, init="bert"
+        embed=config.TextEmbedding(vocab=hf.get_int("vocab_size")), trunk=trunk, head=head, init="bert"
     )
 
 
-def relu_classification_head(theirs: HFConfig) -> config.Head:
-    return replace(classification_head(theirs), activation="relu")
+def relu_classification_head(hf: HFConfig) -> config.Head:
+    return replace(classification_head(hf), activation="relu")
 
 
 HEADS = {

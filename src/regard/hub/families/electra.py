@@ -25,21 +25,21 @@ def to_hf(c: config.Transformer, context: int | None) -> dict[str, Any]:
     return said | {"embedding_size": trunk.embed_dim or trunk.dim}
 
 
-def from_hf(theirs: HFConfig, head: config.Head) -> config.Transformer:
-    return encoder_from_hf(theirs, head, embed_dim=theirs.get_int("embedding_size", 128))
+def from_hf(hf: HFConfig, head: config.Head) -> config.Transformer:
+    return encoder_from_hf(hf, head, embed_dim=hf.get_int("embedding_size", 128))
 
 
-def discriminator_head(theirs: HFConfig) -> config.Head:
+def discriminator_head(hf: HFConfig) -> config.Head:
     """One number for every token: whether another stood there."""
-    return config.TokenHead(out=1, dense=True, activation=theirs.get_str("hidden_act", HF_ACTIVATIONS, "gelu"))
+    return config.TokenHead(out=1, dense=True, activation=hf.get_str("hidden_act", HF_ACTIVATIONS, "gelu"))
 
 
-def generator_head(theirs: HFConfig) -> config.Head:
-    return with_gelu_head(theirs, mlm_head(theirs))
+def generator_head(hf: HFConfig) -> config.Head:
+    return with_gelu_head(hf, mlm_head(hf))
 
 
-def gelu_classification_head(theirs: HFConfig) -> config.Head:
-    return replace(classification_head(theirs), activation="gelu")
+def gelu_classification_head(hf: HFConfig) -> config.Head:
+    return replace(classification_head(hf), activation="gelu")
 
 
 HEADS = {

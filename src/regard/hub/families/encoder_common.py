@@ -41,28 +41,26 @@ def is_tied_head(c: config.Head) -> bool:
     return words.tied if isinstance(words, config.LMHead) else True
 
 
-def encoder_from_hf(theirs: HFConfig, head: config.Head, offset: int = 0, **trunk: Any) -> config.Transformer:
+def encoder_from_hf(hf: HFConfig, head: config.Head, offset: int = 0, **trunk: Any) -> config.Transformer:
     """`offset` places come before the first; `trunk` is what else a family has."""
-    theirs.require("is_decoder", False)
-    theirs.require("add_cross_attention", False)
-    theirs.require("position_embedding_type", "absolute")
-    activation = theirs.get_str("hidden_act", HF_ACTIVATIONS, "gelu")
-    rate = theirs.get_float("hidden_dropout_prob", 0.1)
+    hf.require("is_decoder", False)
+    hf.require("add_cross_attention", False)
+    hf.require("position_embedding_type", "absolute")
+    activation = hf.get_str("hidden_act", HF_ACTIVATIONS, "gelu")
+    rate = hf.get_float("hidden_dropout_prob", 0.1)
     return config.Transformer(
-        embed=config.TextEmbedding(vocab=theirs.get_int("vocab_size"), segments=theirs.get_int("type_vocab_size", 2)),
+        embed=config.TextEmbedding(vocab=hf.get_int("vocab_size"), segments=hf.get_int("type_vocab_size", 2)),
         trunk=config.Trunk(
-            dim=theirs.get_int("hidden_size"),
-            depth=theirs.get_int("num_hidden_layers"),
-            position=config.LearnedPosition(
-                length=theirs.get_int("max_position_embeddings", 512) - offset, offset=offset
-            ),
-            attention=config.Attention(heads=theirs.get_int("num_attention_heads")),
-            mlp=config.MLP(hidden=theirs.get_int("intermediate_size"), activation=activation),
-            norm=config.Norm(eps=theirs.get_float("layer_norm_eps", 1e-12)),
+            dim=hf.get_int("hidden_size"),
+            depth=hf.get_int("num_hidden_layers"),
+            position=config.LearnedPosition(length=hf.get_int("max_position_embeddings", 512) - offset, offset=offset),
+            attention=config.Attention(heads=hf.get_int("num_attention_heads")),
+            mlp=config.MLP(hidden=hf.get_int("intermediate_size"), activation=activation),
+            norm=config.Norm(eps=hf.get_float("layer_norm_eps", 1e-12)),
             norm_placement="post",
             embed_norm=True,
             dropout=config.Dropout(
-                embed=rate, attention=theirs.get_float("attention_probs_dropout_prob", 0.1), residual=rate
+                embed=rate, attention=hf.get_float("attention_probs_dropout_prob", 0.1), residual=rate
             ),
             **trunk,
         ),
@@ -74,42 +72,42 @@ def encoder_from_hf(theirs: HFConfig, head: config.Head, offset: int = 0, **trun
 # ---------------------------------------------------------------- heads
 
 
-def body_head(theirs: HFConfig) -> config.Head:
+def body_head(hf: HFConfig) -> config.Head:
     """Every token's vector, and one for the whole where there is a pooler: what classes called Model answer."""
-    if not theirs.get_bool("add_pooling_layer", True):
+    if not hf.get_bool("add_pooling_layer", True):
         return config.NoHead()
     return config.PretrainingHead(lm=config.NoHead(), pooling=config.PoolingHead(dense=True))
 
 
-def mlm_head(theirs: HFConfig) -> config.LMHead:
+def mlm_head(hf: HFConfig) -> config.LMHead:
     """Logits over the vocabulary, after a layer with the activation and the norm that the others have."""
-    return config.LMHead(transform=True, bias=True, tied=theirs.get_bool("tie_word_embeddings", True))
+    return config.LMHead(transform=True, bias=True, tied=hf.get_bool("tie_word_embeddings", True))
 
 
-def tied_mlm_head(theirs: HFConfig) -> config.LMHead:
+def tied_mlm_head(hf: HFConfig) -> config.LMHead:
     """Untied ones are refused where `transformers` would store two biases, one of them of no use."""
-    theirs.require("tie_word_embeddings", True)
-    return mlm_head(theirs)
+    hf.require("tie_word_embeddings", True)
+    return mlm_head(hf)
 
 
-def with_gelu_head(theirs: HFConfig, head: config.LMHead) -> config.LMHead:
+def with_gelu_head(hf: HFConfig, head: config.LMHead) -> config.LMHead:
     """Gelu in the layer of a head, whatever the others have."""
-    same = theirs.get_str("hidden_act", HF_ACTIVATIONS, "gelu") == "gelu"
+    same = hf.get_str("hidden_act", HF_ACTIVATIONS, "gelu") == "gelu"
     return head if same else replace(head, activation="gelu")
 
 
-def classification_head(theirs: HFConfig) -> config.PoolingHead:
+def classification_head(hf: HFConfig) -> config.PoolingHead:
     """One of several classes for the whole, through the pooler or a layer like it."""
-    return config.PoolingHead(dense=True, out=num_labels(theirs))
+    return config.PoolingHead(dense=True, out=num_labels(hf))
 
 
-def token_classification_head(theirs: HFConfig) -> config.Head:
+def token_classification_head(hf: HFConfig) -> config.Head:
     """One of several classes for every token."""
-    return config.TokenHead(out=num_labels(theirs))
+    return config.TokenHead(out=num_labels(hf))
 
 
-def encoder_qa_head(theirs: HFConfig) -> config.Head:
+def encoder_qa_head(hf: HFConfig) -> config.Head:
     """How well an answer begins and ends at every token."""
-    if num_labels(theirs) != 2:
-        raise theirs.wrong("id2label", "expected two labels: an answer has a first and a last token")
+    if num_labels(hf) != 2:
+        raise hf.error("id2label", "expected two labels: an answer has a first and a last token")
     return config.TokenHead(out=2)

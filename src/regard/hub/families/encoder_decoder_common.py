@@ -41,22 +41,22 @@ def trunks_to_hf(c: config.Transformer) -> dict[str, Any]:
     }
 
 
-def trunk_from_hf(theirs: HFConfig, side: str, **more: Any) -> config.Trunk:
+def trunk_from_hf(hf: HFConfig, side: str, **more: Any) -> config.Trunk:
     """One of both trunks; `more` is what the family alone knows."""
-    rate, bias = theirs.get_float("dropout", 0.1), more.pop("bias", config.Attention().bias)
+    rate, bias = hf.get_float("dropout", 0.1), more.pop("bias", config.Attention().bias)
     across: dict[str, Any] = {"mask": "causal", "cross": "last"} if side == "decoder" else {}
     return config.Trunk(
-        dim=theirs.get_int("d_model"),
-        depth=theirs.get_int(f"{side}_layers"),
-        attention=config.Attention(heads=theirs.get_int(f"{side}_attention_heads"), bias=bias),
+        dim=hf.get_int("d_model"),
+        depth=hf.get_int(f"{side}_layers"),
+        attention=config.Attention(heads=hf.get_int(f"{side}_attention_heads"), bias=bias),
         mlp=config.MLP(
-            hidden=theirs.get_int(f"{side}_ffn_dim"),
-            activation=theirs.get_str("activation_function", HF_ACTIVATIONS, "gelu"),
+            hidden=hf.get_int(f"{side}_ffn_dim"),
+            activation=hf.get_str("activation_function", HF_ACTIVATIONS, "gelu"),
         ),
         dropout=config.Dropout(
             embed=rate,
-            attention=theirs.get_float("attention_dropout", 0.0),
-            mlp=theirs.get_float("activation_dropout", 0.0),
+            attention=hf.get_float("attention_dropout", 0.0),
+            mlp=hf.get_float("activation_dropout", 0.0),
             residual=rate,
         ),
         **across,
@@ -64,6 +64,6 @@ def trunk_from_hf(theirs: HFConfig, side: str, **more: Any) -> config.Trunk:
     )
 
 
-def embedding_from_hf(theirs: HFConfig, key: str = "vocab_size") -> config.TextEmbedding:
-    loud = theirs.get_bool("scale_embedding", False)
-    return config.TextEmbedding(vocab=theirs.get_int(key), scale=math.sqrt(theirs.get_int("d_model")) if loud else 1.0)
+def embedding_from_hf(hf: HFConfig, key: str = "vocab_size") -> config.TextEmbedding:
+    loud = hf.get_bool("scale_embedding", False)
+    return config.TextEmbedding(vocab=hf.get_int(key), scale=math.sqrt(hf.get_int("d_model")) if loud else 1.0)

@@ -26,9 +26,9 @@ def to_hf(c: config.Transformer, context: int | None) -> dict[str, Any]:
     }
 
 
-def from_hf(theirs: HFConfig, head: config.Head) -> config.Transformer:
-    trunk = gpt_from_hf(theirs, mlp_from_hf(theirs, "gelu_new"), norm=config.Norm(eps=norm_eps_from_hf(theirs)))
-    return config.Transformer(embed=decoder_embedding(theirs, head), trunk=trunk, head=head, init="gpt2")
+def from_hf(hf: HFConfig, head: config.Head) -> config.Transformer:
+    trunk = gpt_from_hf(hf, mlp_from_hf(hf, "gelu_new"), norm=config.Norm(eps=norm_eps_from_hf(hf)))
+    return config.Transformer(embed=decoder_embedding(hf, head), trunk=trunk, head=head, init="gpt2")
 
 
 HEADS = decoder_classes("GPT2", True, SEQUENCE_CLASS, TOKEN_CLASS, QA_CLASS, speaks="LMHeadModel")

@@ -22,19 +22,19 @@ def gpt_to_hf(c: config.Transformer, length: int) -> dict[str, Any]:
     }
 
 
-def gpt_from_hf(theirs: HFConfig, mlp: config.MLP, **trunk: Any) -> config.Trunk:
+def gpt_from_hf(hf: HFConfig, mlp: config.MLP, **trunk: Any) -> config.Trunk:
     """`trunk` is what else a family has."""
     return config.Trunk(
-        dim=theirs.get_int("n_embd"),
-        depth=theirs.get_int("n_layer"),
-        position=config.LearnedPosition(length=theirs.get_int("n_positions")),
+        dim=hf.get_int("n_embd"),
+        depth=hf.get_int("n_layer"),
+        position=config.LearnedPosition(length=hf.get_int("n_positions")),
         mask="causal",
-        attention=config.Attention(heads=theirs.get_int("n_head")),
+        attention=config.Attention(heads=hf.get_int("n_head")),
         mlp=mlp,
         dropout=config.Dropout(
-            embed=theirs.get_float("embd_pdrop", 0.1),
-            attention=theirs.get_float("attn_pdrop", 0.1),
-            residual=theirs.get_float("resid_pdrop", 0.1),
+            embed=hf.get_float("embd_pdrop", 0.1),
+            attention=hf.get_float("attn_pdrop", 0.1),
+            residual=hf.get_float("resid_pdrop", 0.1),
         ),
         **trunk,
     )
@@ -48,14 +48,14 @@ def mlp_to_hf(c: config.Transformer) -> dict[str, Any]:
     return {"n_inner": mlp.hidden, "activation_function": hf_word(mlp.activation, HF_ACTIVATIONS)}
 
 
-def mlp_from_hf(theirs: HFConfig, usual: str) -> config.MLP:
+def mlp_from_hf(hf: HFConfig, usual: str) -> config.MLP:
     """Their feed-forward layer; and nothing that changes how they look."""
-    theirs.require("scale_attn_weights", True)
-    theirs.require("scale_attn_by_inverse_layer_idx", False)
-    theirs.require("add_cross_attention", False)
-    hidden = theirs.get_int("n_inner", 4 * theirs.get_int("n_embd"))
-    return config.MLP(hidden=hidden, activation=theirs.get_str("activation_function", HF_ACTIVATIONS, usual))
+    hf.require("scale_attn_weights", True)
+    hf.require("scale_attn_by_inverse_layer_idx", False)
+    hf.require("add_cross_attention", False)
+    hidden = hf.get_int("n_inner", 4 * hf.get_int("n_embd"))
+    return config.MLP(hidden=hidden, activation=hf.get_str("activation_function", HF_ACTIVATIONS, usual))
 
 
-def norm_eps_from_hf(theirs: HFConfig) -> float:
-    return theirs.get_float("layer_norm_epsilon", 1e-5)
+def norm_eps_from_hf(hf: HFConfig) -> float:
+    return hf.get_float("layer_norm_epsilon", 1e-5)

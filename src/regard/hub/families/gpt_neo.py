@@ -43,39 +43,39 @@ def to_hf(c: config.Transformer, context: int | None) -> dict[str, Any]:
     }
 
 
-def from_hf(theirs: HFConfig, head: config.Head) -> config.Transformer:
-    dim, near = theirs.get_int("hidden_size"), layer_mask(theirs.get_int("window_size", 256))
+def from_hf(hf: HFConfig, head: config.Head) -> config.Transformer:
+    dim, near = hf.get_int("hidden_size"), layer_mask(hf.get_int("window_size", 256))
     trunk = config.Trunk(
         dim=dim,
-        depth=decoder_common.layer_count(theirs, "num_layers"),
-        position=config.LearnedPosition(length=theirs.get_int("max_position_embeddings")),
-        mask=shortest_tile([near if each == NEAR else "causal" for each in layer_types(theirs)]),
-        attention=config.Attention(heads=theirs.get_int("num_heads"), scale=1.0, bias=("out",)),
+        depth=decoder_common.layer_count(hf, "num_layers"),
+        position=config.LearnedPosition(length=hf.get_int("max_position_embeddings")),
+        mask=shortest_tile([near if each == NEAR else "causal" for each in layer_types(hf)]),
+        attention=config.Attention(heads=hf.get_int("num_heads"), scale=1.0, bias=("out",)),
         mlp=config.MLP(
-            hidden=theirs.get_int("intermediate_size", 4 * dim),
-            activation=theirs.get_str("activation_function", HF_ACTIVATIONS, "gelu_new"),
+            hidden=hf.get_int("intermediate_size", 4 * dim),
+            activation=hf.get_str("activation_function", HF_ACTIVATIONS, "gelu_new"),
         ),
-        norm=config.Norm(eps=theirs.get_float("layer_norm_epsilon", 1e-5)),
+        norm=config.Norm(eps=hf.get_float("layer_norm_epsilon", 1e-5)),
         dropout=config.Dropout(
-            embed=theirs.get_float("embed_dropout", 0.0),
-            attention=theirs.get_float("attention_dropout", 0.0),
-            residual=theirs.get_float("resid_dropout", 0.0),
+            embed=hf.get_float("embed_dropout", 0.0),
+            attention=hf.get_float("attention_dropout", 0.0),
+            residual=hf.get_float("resid_dropout", 0.0),
         ),
     )
-    return config.Transformer(embed=decoder_embedding(theirs, head), trunk=trunk, head=head, init="gpt2")
+    return config.Transformer(embed=decoder_embedding(hf, head), trunk=trunk, head=head, init="gpt2")
 
 
-def layer_types(theirs: HFConfig) -> list[str]:
+def layer_types(hf: HFConfig) -> list[str]:
     """[[["global", "local"], 12]] is twelve times both."""
-    depth, found = decoder_common.layer_count(theirs, "num_layers"), list[str]()
-    said = theirs.get("attention_types", [[[FAR, NEAR], 12]])
+    depth, found = decoder_common.layer_count(hf, "num_layers"), list[str]()
+    said = hf.get("attention_types", [[[FAR, NEAR], 12]])
     for each in said if isinstance(said, list) else [said]:
         match each:
             case [list(kinds), int(times)] if 0 <= times * len(kinds) <= depth:
                 found += kinds * times
             case _:
-                raise theirs.wrong("attention_types", f"expected [[['{FAR}', '{NEAR}'], times]] for {depth} layers")
-    return decoder_common.check_layer_types(theirs, "attention_types", found, (FAR, NEAR), depth)
+                raise hf.error("attention_types", f"expected [[['{FAR}', '{NEAR}'], times]] for {depth} layers")
+    return decoder_common.check_layer_types(hf, "attention_types", found, (FAR, NEAR), depth)
 
 
 HEADS = decoder_classes("GPTNeo", True, SEQUENCE_CLASS, TOKEN_CLASS, QA_CLASS)

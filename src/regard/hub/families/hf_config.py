@@ -49,7 +49,7 @@ class HFConfig:
         """The same, with what goes without saying in a family."""
         return HFConfig(defaults | {key: value for key, value in self.said.items() if value is not None}, self.path)
 
-    def wrong(self, key: str, expected: str) -> DataError:
+    def error(self, key: str, expected: str) -> DataError:
         value = self.get(key)
         value = value[:40] if isinstance(value, list | str) else value  # a file may hold millions of them
         found = "is missing" if value is None else f"is {json.dumps(value)[:80]}"
@@ -58,19 +58,19 @@ class HFConfig:
     def get_int(self, key: str, default: int | None = None) -> int:
         value = self.get(key, default)
         if type(value) is not int or not 1 <= value <= MAX_INT:
-            raise self.wrong(key, "expected a whole number from 1")
+            raise self.error(key, "expected a whole number from 1")
         return value
 
     def get_float(self, key: str, default: float | None = None) -> float:
         value = self.get(key, default)
         if type(value) not in (int, float) or not abs(value) <= sys.float_info.max:  # 1e309 in whole digits is none
-            raise self.wrong(key, "expected a number")
+            raise self.error(key, "expected a number")
         return float(value)
 
     def get_bool(self, key: str, default: bool) -> bool:
         value = self.get(key, default)
         if type(value) is not bool:
-            raise self.wrong(key, "expected true or false")
+            raise self.error(key, "expected true or false")
         return value
 
     def get_str(self, key: str, table: Mapping[str, str], default: str | None = None) -> str:
@@ -78,41 +78,41 @@ class HFConfig:
         value = self.get(key, default)
         if not isinstance(value, str) or value not in table:
             near = did_you_mean(str(value), table).removeprefix(";").strip()
-            raise self.wrong(key, f"{near} known are {', '.join(table)}".strip())
+            raise self.error(key, f"{near} known are {', '.join(table)}".strip())
         return table[value]
 
     def numbers(self, key: str) -> tuple[float, ...]:
         value = self.get(key)
         if not isinstance(value, list) or not all(type(one) in (int, float) for one in value):
-            raise self.wrong(key, "expected a list of numbers")
+            raise self.error(key, "expected a list of numbers")
         if any(type(one) is int and abs(one) > sys.float_info.max for one in value):
-            raise self.wrong(key, "expected numbers that a float can hold")
+            raise self.error(key, "expected numbers that a float can hold")
         return tuple(float(one) for one in value)
 
     def table(self, key: str) -> "HFConfig":
         """The table under a key; empty if there is none."""
         value = self.get(key, {})
         if not isinstance(value, dict):
-            raise self.wrong(key, "expected a table")
+            raise self.error(key, "expected a table")
         return HFConfig(value, f"{self.path}: {key}")
 
     def require(self, key: str, *allowed: Any) -> None:
         """What we cannot say in another way must be as we say it; the first is what it is unless said."""
         if self.get(key, allowed[0]) not in allowed:
-            raise self.wrong(key, f"models here can only have {json.dumps(allowed[0])}")
+            raise self.error(key, f"models here can only have {json.dumps(allowed[0])}")
 
 
 # ---------------------------------------------------------------- heads that every family has
 
 
-def body_without_head(theirs: HFConfig) -> config.Head:
+def body_without_head(hf: HFConfig) -> config.Head:
     """The body alone, as classes called Model have it."""
     return config.NoHead()
 
 
-def num_labels(theirs: HFConfig) -> int:
+def num_labels(hf: HFConfig) -> int:
     """How many classes their labels name; two unless said."""
-    return len(theirs.table("id2label").said) or theirs.get_int("num_labels", 2)
+    return len(hf.table("id2label").said) or hf.get_int("num_labels", 2)
 
 
 def labels_to_hf(c: config.Head) -> dict[str, Any]:

@@ -18,20 +18,20 @@ def to_hf(c: config.Transformer, context: int | None) -> dict[str, Any]:
     return {**gpt_to_hf(c, c.embed.count), **mlp_to_hf(c), "tie_word_embeddings": False}
 
 
-def from_hf(theirs: HFConfig, head: config.Head) -> config.Transformer:
-    theirs = theirs.default(n_embd=512, n_positions=1024, n_layer=24, n_head=8)
-    norm = config.Norm(kind="rms", eps=norm_eps_from_hf(theirs))
-    trunk = gpt_from_hf(theirs, mlp_from_hf(theirs, "quick_gelu"), norm=norm)
-    grid = squarest_grid(theirs.get_int("n_positions"))
-    embed = config.PixelEmbedding(palette=palette_size(theirs), grid=grid, resize=config.ImageResize(mode="stretch"))
+def from_hf(hf: HFConfig, head: config.Head) -> config.Transformer:
+    hf = hf.default(n_embd=512, n_positions=1024, n_layer=24, n_head=8)
+    norm = config.Norm(kind="rms", eps=norm_eps_from_hf(hf))
+    trunk = gpt_from_hf(hf, mlp_from_hf(hf, "quick_gelu"), norm=norm)
+    grid = squarest_grid(hf.get_int("n_positions"))
+    embed = config.PixelEmbedding(palette=palette_size(hf), grid=grid, resize=config.ImageResize(mode="stretch"))
     return config.Transformer(embed=embed, trunk=trunk, head=head, init="gpt2")
 
 
-def palette_size(theirs: HFConfig) -> int:
+def palette_size(hf: HFConfig) -> int:
     """One word of theirs is the start token."""
-    words = theirs.get_int("vocab_size", 513)
+    words = hf.get_int("vocab_size", 513)
     if words < 2:
-        raise theirs.wrong("vocab_size", "expected at least one colour and the start token")
+        raise hf.error("vocab_size", "expected at least one colour and the start token")
     return words - 1
 
 
@@ -41,10 +41,10 @@ def squarest_grid(pixels: int) -> tuple[int, int]:
     return rows, pixels // rows
 
 
-def pixel_lm_head(theirs: HFConfig) -> config.Head:
+def pixel_lm_head(hf: HFConfig) -> config.Head:
     """Logits over the colours; the start token is never said."""
-    theirs.require("tie_word_embeddings", False)
-    return config.LMHead(tied=False, vocab=palette_size(theirs))
+    hf.require("tie_word_embeddings", False)
+    return config.LMHead(tied=False, vocab=palette_size(hf))
 
 
 register_family(

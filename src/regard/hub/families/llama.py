@@ -39,39 +39,39 @@ def llama_to_hf(c: config.Transformer, context: int | None) -> dict[str, Any]:
 
 
 def llama_from_hf(
-    theirs: HFConfig, head: config.Head, mask: str | tuple[str, ...] = "causal", bias: tuple[str, ...] = (),
+    hf: HFConfig, head: config.Head, mask: str | tuple[str, ...] = "causal", bias: tuple[str, ...] = (),
     width: int | None = None, qk_norm: bool = False, mlp_bias: bool = False,
 ) -> config.Transformer:  # fmt: skip
     """A Llama with this `mask` and these biases in its heads, which are `width` wide if nothing is said of it."""
-    dim, heads = theirs.get_int("hidden_size"), theirs.get_int("num_attention_heads")
-    width = theirs.get_int("head_dim", width or max(dim // heads, 1))
+    dim, heads = hf.get_int("hidden_size"), hf.get_int("num_attention_heads")
+    width = hf.get_int("head_dim", width or max(dim // heads, 1))
     if width % 2:
-        raise theirs.wrong("head_dim", f"heads {width} wide do not turn in pairs of channels; expected an even width")
-    norm = config.Norm(kind="rms", eps=theirs.get_float("rms_norm_eps", 1e-6))
+        raise hf.error("head_dim", f"heads {width} wide do not turn in pairs of channels; expected an even width")
+    norm = config.Norm(kind="rms", eps=hf.get_float("rms_norm_eps", 1e-6))
     trunk = config.Trunk(
         dim=dim,
-        depth=theirs.get_int("num_hidden_layers"),
-        position=rope_from_hf(theirs, theirs.get_int("max_position_embeddings", 2048)),
+        depth=hf.get_int("num_hidden_layers"),
+        position=rope_from_hf(hf, hf.get_int("max_position_embeddings", 2048)),
         mask=mask,
         attention=config.Attention(
-            heads=heads, kv_heads=theirs.get_int("num_key_value_heads", heads), head_dim=width, bias=bias,
+            heads=heads, kv_heads=hf.get_int("num_key_value_heads", heads), head_dim=width, bias=bias,
             qk_norm=norm if qk_norm else None,
         ),
         mlp=config.MLP(
-            hidden=theirs.get_int("intermediate_size"),
-            activation=theirs.get_str("hidden_act", HF_ACTIVATIONS, "silu"),
+            hidden=hf.get_int("intermediate_size"),
+            activation=hf.get_str("hidden_act", HF_ACTIVATIONS, "silu"),
             gated=True,
             bias=mlp_bias,
         ),
         norm=norm,
-        dropout=config.Dropout(embed=0.0, attention=theirs.get_float("attention_dropout", 0.0), residual=0.0),
+        dropout=config.Dropout(embed=0.0, attention=hf.get_float("attention_dropout", 0.0), residual=0.0),
     )  # fmt: skip
-    return config.Transformer(embed=decoder_embedding(theirs, head), trunk=trunk, head=head, init="bert")
+    return config.Transformer(embed=decoder_embedding(hf, head), trunk=trunk, head=head, init="bert")
 
 
-def bias_from_hf(theirs: HFConfig) -> tuple[str, ...]:
+def bias_from_hf(hf: HFConfig) -> tuple[str, ...]:
     """All four maps of the heads have one, or none."""
-    return config.Attention().bias if theirs.get_bool("attention_bias", False) else ()
+    return config.Attention().bias if hf.get_bool("attention_bias", False) else ()
 
 
 def to_hf(c: config.Transformer, context: int | None) -> dict[str, Any]:
@@ -79,8 +79,8 @@ def to_hf(c: config.Transformer, context: int | None) -> dict[str, Any]:
     return llama_to_hf(c, context) | {"attention_bias": bool(trunk.attention.bias), "mlp_bias": trunk.mlp.bias}
 
 
-def from_hf(theirs: HFConfig, head: config.Head) -> config.Transformer:
-    return llama_from_hf(theirs, head, bias=bias_from_hf(theirs), mlp_bias=theirs.get_bool("mlp_bias", False))
+def from_hf(hf: HFConfig, head: config.Head) -> config.Transformer:
+    return llama_from_hf(hf, head, bias=bias_from_hf(hf), mlp_bias=hf.get_bool("mlp_bias", False))
 
 
 HEADS = decoder_classes("Llama", False, SEQUENCE_CLASS, TOKEN_CLASS)

@@ -31,27 +31,27 @@ def to_hf(c: config.Transformer, context: int | None) -> dict[str, Any]:
     }
 
 
-def from_hf(theirs: HFConfig, head: config.Head) -> config.Transformer:
-    words = theirs.get_int("vocab_size")
-    shared = theirs.get_bool("share_encoder_decoder_embeddings", True)
+def from_hf(hf: HFConfig, head: config.Head) -> config.Transformer:
+    words = hf.get_int("vocab_size")
+    shared = hf.get_bool("share_encoder_decoder_embeddings", True)
     if shared:
-        theirs.require("tie_word_embeddings", True)
-        theirs.require("decoder_vocab_size", words)
-    if theirs.get_int("d_model") % 2:
-        raise theirs.wrong("d_model", "sines and cosines come in pairs; expected an even width")
+        hf.require("tie_word_embeddings", True)
+        hf.require("decoder_vocab_size", words)
+    if hf.get_int("d_model") % 2:
+        raise hf.error("d_model", "sines and cosines come in pairs; expected an even width")
     around: dict[str, Any] = {"position": config.SinusoidalPosition(layout="halves"), "norm_placement": "post"}
-    own = None if shared else embedding_from_hf(theirs)
-    told = "decoder_vocab_size" if theirs.get("decoder_vocab_size") else "vocab_size"
+    own = None if shared else embedding_from_hf(hf)
+    told = "decoder_vocab_size" if hf.get("decoder_vocab_size") else "vocab_size"
     return config.Transformer(
-        embed=embedding_from_hf(theirs, told),
-        trunk=trunk_from_hf(theirs, "decoder", **around),
-        encoder=config.Encoder(trunk=trunk_from_hf(theirs, "encoder", **around), embed=own),
+        embed=embedding_from_hf(hf, told),
+        trunk=trunk_from_hf(hf, "decoder", **around),
+        encoder=config.Encoder(trunk=trunk_from_hf(hf, "encoder", **around), embed=own),
         head=head,
     )
 
 
-def lm_head(theirs: HFConfig) -> config.Head:
-    return config.LMHead(bias=True, tied=theirs.get_bool("tie_word_embeddings", True))
+def lm_head(hf: HFConfig) -> config.Head:
+    return config.LMHead(bias=True, tied=hf.get_bool("tie_word_embeddings", True))
 
 
 register_family(MarianFamily("marian", "Marian", {"MarianMTModel": lm_head}, to_hf, from_hf, prefix="model."))

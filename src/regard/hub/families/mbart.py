@@ -6,12 +6,12 @@ from regard.hub.families.hf_config import HFConfig
 from regard.hub.families.registry import Family, register_family
 
 
-def from_hf(theirs: HFConfig, head: config.Head) -> config.Transformer:
-    return bart.bart_from_hf(theirs, head, norm_placement="pre")
+def from_hf(hf: HFConfig, head: config.Head) -> config.Transformer:
+    return bart.bart_from_hf(hf, head, norm_placement="pre")
 
 
-def classification_head(theirs: HFConfig) -> config.Head:
-    return bart.bart_classification_head(theirs, usual=2)
+def classification_head(hf: HFConfig) -> config.Head:
+    return bart.bart_classification_head(hf, usual=2)
 
 
 HEADS = bart.bart_heads("MBart") | {"MBartForSequenceClassification": classification_head}

@@ -23,11 +23,11 @@ def to_hf(c: config.Transformer, context: int | None) -> dict[str, Any]:
     return llama_to_hf(c, context) | {"sliding_window": layer_windows(block_trunk(c))[0]}
 
 
-def from_hf(theirs: HFConfig, head: config.Head) -> config.Transformer:
-    theirs.require("layer_types", None)
+def from_hf(hf: HFConfig, head: config.Head) -> config.Transformer:
+    hf.require("layer_types", None)
     # null is no window, and nothing said is the usual one
-    everything = "sliding_window" in theirs.said and theirs.get("sliding_window") is None
-    return llama_from_hf(theirs, head, layer_mask(None if everything else theirs.get_int("sliding_window", WINDOW)))
+    everything = "sliding_window" in hf.said and hf.get("sliding_window") is None
+    return llama_from_hf(hf, head, layer_mask(None if everything else hf.get_int("sliding_window", WINDOW)))
 
 
 HEADS = decoder_classes("Mistral", False, SEQUENCE_CLASS, TOKEN_CLASS, QA_CLASS)

@@ -21,10 +21,10 @@ def to_hf(c: config.Transformer, context: int | None) -> dict[str, Any]:
     }
 
 
-def from_hf(theirs: HFConfig, head: config.Head) -> config.Transformer:
-    mlp = config.MLP(hidden=4 * theirs.get_int("n_embd"), activation=theirs.get_str("afn", AFN, "gelu"))
-    trunk = gpt_from_hf(theirs, mlp, norm=config.Norm(eps=norm_eps_from_hf(theirs)), norm_placement="post")
-    return config.Transformer(embed=decoder_embedding(theirs, head), trunk=trunk, head=head, init="bert")
+def from_hf(hf: HFConfig, head: config.Head) -> config.Transformer:
+    mlp = config.MLP(hidden=4 * hf.get_int("n_embd"), activation=hf.get_str("afn", AFN, "gelu"))
+    trunk = gpt_from_hf(hf, mlp, norm=config.Norm(eps=norm_eps_from_hf(hf)), norm_placement="post")
+    return config.Transformer(embed=decoder_embedding(hf, head), trunk=trunk, head=head, init="bert")
 
 
 HEADS = decoder_classes("OpenAIGPT", True, SEQUENCE_CLASS, speaks="LMHeadModel")

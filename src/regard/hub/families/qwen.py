@@ -32,18 +32,18 @@ def windows_to_hf(c: config.Transformer) -> dict[str, Any]:
     }
 
 
-def windows_from_hf(theirs: HFConfig) -> str | tuple[str, ...]:
+def windows_from_hf(hf: HFConfig) -> str | tuple[str, ...]:
     """The mask of each layer: by its type where that is said; else the first `max_window_layers` see everything."""
-    slides = theirs.get_bool("use_sliding_window", False)
-    depth = layer_count(theirs, "num_hidden_layers")
-    wide = theirs.get_float("max_window_layers", 28)
+    slides = hf.get_bool("use_sliding_window", False)
+    depth = layer_count(hf, "num_hidden_layers")
+    wide = hf.get_float("max_window_layers", 28)
     usual = [SLIDING if slides and layer >= wide else FULL for layer in range(depth)]
-    kinds = check_layer_types(theirs, "layer_types", theirs.get("layer_types", usual), (FULL, SLIDING), depth)
+    kinds = check_layer_types(hf, "layer_types", hf.get("layer_types", usual), (FULL, SLIDING), depth)
     if SLIDING not in kinds:
         return layer_mask(None)
     if not slides:
-        raise theirs.wrong("use_sliding_window", f"and layer_types has {SLIDING}; set it to true, or all to {FULL}")
-    near = layer_mask(theirs.get_int("sliding_window", 4096))
+        raise hf.error("use_sliding_window", f"and layer_types has {SLIDING}; set it to true, or all to {FULL}")
+    near = layer_mask(hf.get_int("sliding_window", 4096))
     return shortest_tile([layer_mask(None) if kind == FULL else near for kind in kinds])
 
 
@@ -51,16 +51,16 @@ def qwen2_to_hf(c: config.Transformer, context: int | None) -> dict[str, Any]:
     return llama_to_hf(c, context) | windows_to_hf(c)
 
 
-def qwen2_from_hf(theirs: HFConfig, head: config.Head) -> config.Transformer:
-    return llama_from_hf(theirs, head, windows_from_hf(theirs), ("q", "k", "v"))
+def qwen2_from_hf(hf: HFConfig, head: config.Head) -> config.Transformer:
+    return llama_from_hf(hf, head, windows_from_hf(hf), ("q", "k", "v"))
 
 
 def qwen3_to_hf(c: config.Transformer, context: int | None) -> dict[str, Any]:
     return qwen2_to_hf(c, context) | {"attention_bias": bool(block_trunk(c).attention.bias)}
 
 
-def qwen3_from_hf(theirs: HFConfig, head: config.Head) -> config.Transformer:
-    return llama_from_hf(theirs, head, windows_from_hf(theirs), bias_from_hf(theirs), width=128, qk_norm=True)
+def qwen3_from_hf(hf: HFConfig, head: config.Head) -> config.Transformer:
+    return llama_from_hf(hf, head, windows_from_hf(hf), bias_from_hf(hf), width=128, qk_norm=True)
 
 
 for title, say, hear in (("Qwen2", qwen2_to_hf, qwen2_from_hf), ("Qwen3", qwen3_to_hf, qwen3_from_hf)):

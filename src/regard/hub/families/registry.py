@@ -20,12 +20,13 @@ from regard.hub.families.hf_config import HF_DTYPES, HFConfig
 
 @dataclass(frozen=True)
 class Family:
-    """A row: `name` is their model_type; `heads` are their classes, the most usual first, each with the head it has.
+    """A model family of transformers: `name` is its model_type, `heads` are its architectures with the head of each.
 
-    `say` puts a config and the length it was trained on in their words, `hear` reads them, given the head; `length` is
-    their key for the longest text. `prefix` is before the names of the body, and left out where the body is stored
-    alone, as the classes in `alone` store it. `map` is the name table, unless it is called as the family is; `front`
-    is the kind of front end that its models have (DualEncoder: several models side by side).
+    The most usual architecture comes first. `to_hf` writes a config, with the length it was trained on, as an HF
+    config; `from_hf` reads one, given the head; `length` is the key of its longest text. Tensor names of the body begin
+    with `prefix`, but for the architectures in `body_prefix`, which store the body alone. `map` is the name table,
+    unless it is called as the family is; `front_end` is the config class of its front end (DualEncoder: several models
+    side by side).
     """
 
     name: str
@@ -166,18 +167,18 @@ class ParsedConfig(NamedTuple):
     longest: int | None
 
 
-def parse_hf_config(said: dict[str, Any], path: str) -> ParsedConfig:
-    kind, theirs = str(said.get("model_type")), HFConfig(said, path)
+def parse_hf_config(raw: dict[str, Any], path: str) -> ParsedConfig:
+    kind, theirs = str(raw.get("model_type")), HFConfig(raw, path)
     if theirs.get("auto_map") and kind not in FAMILIES:
-        raise theirs.wrong("auto_map", "it asks for code from the folder to be run, which is never done here; known "
+        raise theirs.error("auto_map", "it asks for code from the folder to be run, which is never done here; known "
                            f"model types are {', '.join(FAMILIES)}")  # fmt: skip
     if kind not in FAMILIES:
         near = did_you_mean(kind, FAMILIES).removeprefix(";").strip()
-        raise theirs.wrong("model_type", f"{near} known are {', '.join(FAMILIES)} and regard".strip())
+        raise theirs.error("model_type", f"{near} known are {', '.join(FAMILIES)} and regard".strip())
     family = FAMILIES[kind]
     for key in ("quantization_config", "pruned_heads"):
         if theirs.get(key):
-            raise theirs.wrong(key, "models here can only have none")
+            raise theirs.error(key, "models here can only have none")
     architecture = architecture_of(family, theirs)
     half = theirs.get_str("dtype" if theirs.get("dtype") else "torch_dtype", HF_DTYPES, "float32") == "bf16"
     try:
@@ -189,7 +190,7 @@ def parse_hf_config(said: dict[str, Any], path: str) -> ParsedConfig:
     return ParsedConfig(c, family, architecture, max_positions(c, theirs, family.length))
 
 
-def max_positions(c: config.Model, theirs: HFConfig, key: str) -> int | None:
+def max_positions(c: config.Model, hf: HFConfig, key: str) -> int | None:
     """The longest text that a model knows; images are all alike."""
     if isinstance(c, config.DualEncoder):
         length = getattr(c.trunk.position, "length", None) if isinstance(c.trunk, config.Trunk) else None
@@ -198,22 +199,22 @@ def max_positions(c: config.Model, theirs: HFConfig, key: str) -> int | None:
         return None
     length, most = (
         getattr(c.trunk.position, "length", None),
-        theirs.get_int(key, 2048),
+        hf.get_int(key, 2048),
     )  # RoBERTa's counts places unused
     return (
         min(most, length) if isinstance(c.trunk.position, config.LearnedPosition) and isinstance(length, int) else most
     )
 
 
-def architecture_of(family: Family, theirs: HFConfig) -> str:
+def architecture_of(family: Family, hf: HFConfig) -> str:
     """Their class; the most usual where none is named."""
-    match theirs.get("architectures"):
+    match hf.get("architectures"):
         case None | []:
             return next(iter(family.heads))
         case [str(name), *_] if name in family.heads:
             return name
         case _:
-            raise theirs.wrong("architectures", f"known are {', '.join(family.heads)}")
+            raise hf.error("architectures", f"known are {', '.join(family.heads)}")
 
 
 def with_precision(c: config.Model, precision: str) -> config.Model:

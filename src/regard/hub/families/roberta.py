@@ -27,16 +27,16 @@ def to_hf(c: config.Transformer, context: int | None) -> dict[str, Any]:
     return encoder_to_hf(c) | {"pad_token_id": pad}
 
 
-def from_hf(theirs: HFConfig, head: config.Head) -> config.Transformer:
-    pad, length = theirs.get("pad_token_id", 1), theirs.get_int("max_position_embeddings", 512)
+def from_hf(hf: HFConfig, head: config.Head) -> config.Transformer:
+    pad, length = hf.get("pad_token_id", 1), hf.get_int("max_position_embeddings", 512)
     if type(pad) is not int or not 0 <= pad < length - 1:
-        raise theirs.wrong("pad_token_id", f"places begin after it, and there are {length} (max_position_embeddings); "
+        raise hf.error("pad_token_id", f"places begin after it, and there are {length} (max_position_embeddings); "
                            f"expected a whole number below {length - 1}")  # fmt: skip
-    return encoder_from_hf(theirs, head, offset=pad + 1)
+    return encoder_from_hf(hf, head, offset=pad + 1)
 
 
-def lm_head(theirs: HFConfig) -> config.Head:
-    return encoder_common.with_gelu_head(theirs, encoder_common.tied_mlm_head(theirs))
+def lm_head(hf: HFConfig) -> config.Head:
+    return encoder_common.with_gelu_head(hf, encoder_common.tied_mlm_head(hf))
 
 
 HEADS = {

@@ -42,33 +42,33 @@ def rope_to_hf(c: config.RotaryPosition) -> dict[str, Any]:
     return {"rope_type": theirs, "rope_theta": c.base} | said | lists
 
 
-def rope_from_hf(theirs: HFConfig, longest: int) -> config.RotaryPosition:
-    rope = theirs.table("rope_scaling" if theirs.get("rope_scaling") else "rope_parameters")
-    for table in (theirs, rope):
+def rope_from_hf(hf: HFConfig, longest: int) -> config.RotaryPosition:
+    rope = hf.table("rope_scaling" if hf.get("rope_scaling") else "rope_parameters")
+    for table in (hf, rope):
         table.require("partial_rotary_factor", 1.0)
     scaling = rope.get_str("rope_type" if rope.get("rope_type") else "type", OURS, "default")
-    base = rope.get_float("rope_theta", theirs.get_float("rope_theta", 10_000.0))
+    base = rope.get_float("rope_theta", hf.get_float("rope_theta", 10_000.0))
     return config.from_dict(
-        config.RotaryPosition, {"base": base, "scaling": scaling, **HEAR[scaling](theirs, rope, longest)}
+        config.RotaryPosition, {"base": base, "scaling": scaling, **HEAR[scaling](hf, rope, longest)}
     )
 
 
-def original_length(theirs: HFConfig, rope: HFConfig, longest: int) -> int:
+def original_length(hf: HFConfig, rope: HFConfig, longest: int) -> int:
     """The length before it was stretched; some write it outside the table."""
     key = "original_max_position_embeddings"
-    return theirs.get_int(key) if theirs.get(key) else rope.get_int(key, longest)
+    return hf.get_int(key) if hf.get(key) else rope.get_int(key, longest)
 
 
-def scaling_factor(theirs: HFConfig, rope: HFConfig, longest: int) -> dict[str, Any]:
+def scaling_factor(hf: HFConfig, rope: HFConfig, longest: int) -> dict[str, Any]:
     """The factor, or what follows from both lengths, and how loud."""
-    length = original_length(theirs, rope, longest)
+    length = original_length(hf, rope, longest)
     loud = rope.get_float("attention_factor") if rope.get("attention_factor") else None
     return {"factor": rope.get_float("factor", longest / length), "original_length": length, "attention_factor": loud}
 
 
-def yarn_from_hf(theirs: HFConfig, rope: HFConfig, longest: int) -> dict[str, Any]:
+def yarn_from_hf(hf: HFConfig, rope: HFConfig, longest: int) -> dict[str, Any]:
     rope.require("truncate", True)
-    said = scaling_factor(theirs, rope, longest)
+    said = scaling_factor(hf, rope, longest)
     if said["attention_factor"] is None and rope.get("mscale") and rope.get("mscale_all_dim"):
         most = math.log(max(said["factor"], 1.0))
         loud, quiet = (0.1 * rope.get_float(key) * most + 1 for key in ("mscale", "mscale_all_dim"))
@@ -76,18 +76,18 @@ def yarn_from_hf(theirs: HFConfig, rope: HFConfig, longest: int) -> dict[str, An
     return said | {"beta_fast": rope.get_float("beta_fast", 32.0), "beta_slow": rope.get_float("beta_slow", 1.0)}
 
 
-def longrope_from_hf(theirs: HFConfig, rope: HFConfig, longest: int) -> dict[str, Any]:
+def longrope_from_hf(hf: HFConfig, rope: HFConfig, longest: int) -> dict[str, Any]:
     short, long = rope.numbers("short_factor"), rope.numbers("long_factor")
     if short != long:
-        raise rope.wrong("long_factor", "short_factor differs, and factors here do not change with the length")
-    return scaling_factor(theirs, rope, longest) | {"freq_factors": short}
+        raise rope.error("long_factor", "short_factor differs, and factors here do not change with the length")
+    return scaling_factor(hf, rope, longest) | {"freq_factors": short}
 
 
-def llama3_from_hf(theirs: HFConfig, rope: HFConfig, longest: int) -> dict[str, Any]:
+def llama3_from_hf(hf: HFConfig, rope: HFConfig, longest: int) -> dict[str, Any]:
     low, high = rope.get_float("low_freq_factor"), rope.get_float("high_freq_factor")
     return {
         "factor": rope.get_float("factor"),
-        "original_length": original_length(theirs, rope, longest),
+        "original_length": original_length(hf, rope, longest),
         "low_freq_factor": low,
         "high_freq_factor": high,
     }

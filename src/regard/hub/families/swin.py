@@ -50,78 +50,78 @@ def mlp_ratio(trunks: Sequence[config.Trunk]) -> float:
     return least if whole else math.nextafter(least, math.inf)  # a quotient may be rounded below what it should make
 
 
-def from_hf(theirs: HFConfig, head: config.Head) -> config.Transformer:
-    theirs.require("use_absolute_embeddings", False)
-    depths, heads = int_list(theirs, "depths", DEPTHS), int_list(theirs, "num_heads", HEADS)
+def from_hf(hf: HFConfig, head: config.Head) -> config.Transformer:
+    hf.require("use_absolute_embeddings", False)
+    depths, heads = int_list(hf, "depths", DEPTHS), int_list(hf, "num_heads", HEADS)
     if len(depths) < 2 or len(heads) != len(depths):
-        raise theirs.wrong("num_heads", f"expected two stages or more, and one number for each of {list(depths)}")
+        raise hf.error("num_heads", f"expected two stages or more, and one number for each of {list(depths)}")
     patches = config.PatchEmbedding(
-        patch_size=square_side(theirs, "patch_size", 4),
-        image_size=square_side(theirs, "image_size", 224),
-        channels=theirs.get_int("num_channels", 3),
+        patch_size=square_side(hf, "patch_size", 4),
+        image_size=square_side(hf, "image_size", 224),
+        channels=hf.get_int("num_channels", 3),
         cls_tokens=False,
         norm=True,
         resize=config.ImageResize(mode="stretch", resample="bicubic"),
-        **(COLOURS if theirs.get("num_channels", 3) == 3 else {}),
+        **(COLOURS if hf.get("num_channels", 3) == 3 else {}),
     )
-    *trunks, last = (stage_from_hf(theirs, place, patches.side, depths, heads) for place in range(len(depths)))
+    *trunks, last = (stage_from_hf(hf, place, patches.side, depths, heads) for place in range(len(depths)))
     embed = config.StageEmbedding(patches=patches, trunks=tuple(trunks))
     return config.Transformer(embed=embed, trunk=last, head=head, init="vit")
 
 
-def stage_from_hf(theirs: HFConfig, place: int, grid: int, depths: Sequence[int], heads: Sequence[int]) -> config.Trunk:
+def stage_from_hf(hf: HFConfig, place: int, grid: int, depths: Sequence[int], heads: Sequence[int]) -> config.Trunk:
     """The trunk of one stage; `grid` is the side of the first stage's."""
-    dim, last = theirs.get_int("embed_dim", 96) * 2**place, place == len(depths) - 1
-    dropout = theirs.get_float("hidden_dropout_prob", 0.0)
+    dim, last = hf.get_int("embed_dim", 96) * 2**place, place == len(depths) - 1
+    dropout = hf.get_float("hidden_dropout_prob", 0.0)
     return config.Trunk(
         dim=dim,
         depth=depths[place],
-        mask=stage_masks(theirs, grid // 2**place, depths[place]),
+        mask=stage_masks(hf, grid // 2**place, depths[place]),
         position=config.RelativeBias(
-            max_distance=theirs.get_int("window_size", 7) - 1, axes=2, scaled=False, tables="layer"
+            max_distance=hf.get_int("window_size", 7) - 1, axes=2, scaled=False, tables="layer"
         ),
         attention=config.Attention(
             heads=heads[place],
-            bias=("q", "k", "v", "out") if theirs.get_bool("qkv_bias", True) else ("out",),
+            bias=("q", "k", "v", "out") if hf.get_bool("qkv_bias", True) else ("out",),
         ),
         mlp=config.MLP(
-            hidden=max(1, int(theirs.get_float("mlp_ratio", 4.0) * dim)),
-            activation=theirs.get_str("hidden_act", HF_ACTIVATIONS, "gelu"),
+            hidden=max(1, int(hf.get_float("mlp_ratio", 4.0) * dim)),
+            activation=hf.get_str("hidden_act", HF_ACTIVATIONS, "gelu"),
         ),
-        norm=config.Norm(eps=theirs.get_float("layer_norm_eps", 1e-5)),
+        norm=config.Norm(eps=hf.get_float("layer_norm_eps", 1e-5)),
         final_norm=last,
         dropout=config.Dropout(
             embed=dropout if place == 0 else 0.0,
-            attention=theirs.get_float("attention_probs_dropout_prob", 0.0),
+            attention=hf.get_float("attention_probs_dropout_prob", 0.0),
             residual=dropout,
         ),
     )
 
 
-def stage_masks(theirs: HFConfig, grid: int, depth: int) -> str | tuple[str, ...]:
+def stage_masks(hf: HFConfig, grid: int, depth: int) -> str | tuple[str, ...]:
     """The masks of a stage's layers, in turn; one window that is the whole grid is not moved."""
-    size = theirs.get_int("window_size", 7)
+    size = hf.get_int("window_size", 7)
     if grid < size or grid % size:
-        raise theirs.wrong("window_size", f"a stage has {grid} x {grid} tokens, which such windows do not fill")
+        raise hf.error("window_size", f"a stage has {grid} x {grid} tokens, which such windows do not fill")
     moved = grid > size > 1 and depth > 1
     return (f"window2d({size})", f"window2d({size}, {size // 2})") if moved else f"window2d({size})"
 
 
-def int_list(theirs: HFConfig, key: str, default: Sequence[int]) -> tuple[int, ...]:
-    found = theirs.get(key, list(default))
+def int_list(hf: HFConfig, key: str, default: Sequence[int]) -> tuple[int, ...]:
+    found = hf.get(key, list(default))
     if not isinstance(found, list) or not all(type(one) is int and 1 <= one <= MAX_INT for one in found):
-        raise theirs.wrong(key, "expected a list of whole numbers from 1, one for each stage")
+        raise hf.error(key, "expected a list of whole numbers from 1, one for each stage")
     return tuple(found)
 
 
 # ---------------------------------------------------------------- heads
 
 
-def swin_classification_head(theirs: HFConfig) -> config.Head:
-    return config.PoolingHead(pooling="mean", out=num_labels(theirs))
+def swin_classification_head(hf: HFConfig) -> config.Head:
+    return config.PoolingHead(pooling="mean", out=num_labels(hf))
 
 
-def mean_pooling_head(theirs: HFConfig) -> config.Head:
+def mean_pooling_head(hf: HFConfig) -> config.Head:
     """Every token's vector, and their mean."""
     return config.PretrainingHead(lm=config.NoHead(), pooling=config.PoolingHead(pooling="mean"))
 

@@ -47,60 +47,58 @@ def head_to_hf(c: config.Head) -> dict[str, Any]:
     return {"tie_word_embeddings": tied, "scale_decoder_outputs": not loud}
 
 
-def from_hf(theirs: HFConfig, head: config.Head) -> config.Transformer:
-    alone = ALONE in theirs.get("architectures", ())
-    depth = theirs.get_int("num_layers")
-    embed = config.TextEmbedding(vocab=theirs.get_int("vocab_size"))
+def from_hf(hf: HFConfig, head: config.Head) -> config.Transformer:
+    alone = ALONE in hf.get("architectures", ())
+    depth = hf.get_int("num_layers")
+    embed = config.TextEmbedding(vocab=hf.get_int("vocab_size"))
     if alone:
-        return config.Transformer(embed=embed, trunk=trunk_from_t5(theirs, depth, True), head=head, init="t5")
+        return config.Transformer(embed=embed, trunk=trunk_from_t5(hf, depth, True), head=head, init="t5")
     return config.Transformer(
         embed=embed,
-        trunk=trunk_from_t5(theirs, theirs.get_int("num_decoder_layers", depth), False, mask="causal", cross="last"),
-        encoder=config.Encoder(trunk=trunk_from_t5(theirs, depth, True)),
+        trunk=trunk_from_t5(hf, hf.get_int("num_decoder_layers", depth), False, mask="causal", cross="last"),
+        encoder=config.Encoder(trunk=trunk_from_t5(hf, depth, True)),
         head=head,
         init="t5",
     )
 
 
-def trunk_from_t5(theirs: HFConfig, depth: int, both: bool, **more: Any) -> config.Trunk:
-    rate = theirs.get_float("dropout_rate", 0.1)
+def trunk_from_t5(hf: HFConfig, depth: int, both: bool, **more: Any) -> config.Trunk:
+    rate = hf.get_float("dropout_rate", 0.1)
     return config.Trunk(
-        dim=theirs.get_int("d_model"),
+        dim=hf.get_int("d_model"),
         depth=depth,
         position=config.T5Bias(
-            num_buckets=theirs.get_int("relative_attention_num_buckets", 32),
-            max_distance=theirs.get_int("relative_attention_max_distance", 128),
+            num_buckets=hf.get_int("relative_attention_num_buckets", 32),
+            max_distance=hf.get_int("relative_attention_max_distance", 128),
             bidirectional=both,
         ),
-        attention=config.Attention(
-            heads=theirs.get_int("num_heads"), head_dim=theirs.get_int("d_kv", 64), scale=1.0, bias=()
-        ),
-        mlp=t5_mlp_from_hf(theirs),
-        norm=config.Norm(kind="rms", eps=theirs.get_float("layer_norm_epsilon", 1e-6)),
+        attention=config.Attention(heads=hf.get_int("num_heads"), head_dim=hf.get_int("d_kv", 64), scale=1.0, bias=()),
+        mlp=t5_mlp_from_hf(hf),
+        norm=config.Norm(kind="rms", eps=hf.get_float("layer_norm_epsilon", 1e-6)),
         dropout=config.Dropout(embed=rate, attention=rate, mlp=rate, residual=rate),
         **more,
     )
 
 
-def t5_mlp_from_hf(theirs: HFConfig) -> config.MLP:
-    said = str(theirs.get("feed_forward_proj", "relu"))
+def t5_mlp_from_hf(hf: HFConfig) -> config.MLP:
+    said = str(hf.get("feed_forward_proj", "relu"))
     gated = said.startswith("gated-")
     word = "gelu_new" if said == "gated-gelu" else said.removeprefix("gated-")
-    if not theirs.get("dense_act_fn") and word not in HF_ACTIVATIONS:
-        raise theirs.wrong("feed_forward_proj", f"known are {', '.join(HF_ACTIVATIONS)}, alone or behind gated-")
+    if not hf.get("dense_act_fn") and word not in HF_ACTIVATIONS:
+        raise hf.error("feed_forward_proj", f"known are {', '.join(HF_ACTIVATIONS)}, alone or behind gated-")
     return config.MLP(
-        hidden=theirs.get_int("d_ff"),
-        activation=theirs.get_str("dense_act_fn", HF_ACTIVATIONS, word),
-        gated=theirs.get_bool("is_gated_act", gated),
+        hidden=hf.get_int("d_ff"),
+        activation=hf.get_str("dense_act_fn", HF_ACTIVATIONS, word),
+        gated=hf.get_bool("is_gated_act", gated),
         bias=False,
     )
 
 
-def lm_head(theirs: HFConfig) -> config.Head:
+def lm_head(hf: HFConfig) -> config.Head:
     """A tied head has smaller logits. Newer files say that all tie, and only that some are as loud."""
-    tied = theirs.get_bool("tie_word_embeddings", True)
-    small = theirs.get_bool("scale_decoder_outputs", tied)
-    return config.LMHead(tied=tied and small, scale=theirs.get_int("d_model") ** -0.5 if small else 1.0)
+    tied = hf.get_bool("tie_word_embeddings", True)
+    small = hf.get_bool("scale_decoder_outputs", tied)
+    return config.LMHead(tied=tied and small, scale=hf.get_int("d_model") ** -0.5 if small else 1.0)
 
 
 register_family(

@@ -31,59 +31,59 @@ def vit_to_hf(c: config.Transformer, context: int | None) -> dict[str, Any]:
     }
 
 
-def vit_from_hf(theirs: HFConfig, head: config.Head, cls: bool | int = True) -> config.Transformer:
+def vit_from_hf(hf: HFConfig, head: config.Head, cls: bool | int = True) -> config.Transformer:
     """`cls` is the number of learned tokens: DeiT has one more."""
     embed = config.PatchEmbedding(
-        patch_size=square_side(theirs, "patch_size", 16),
-        image_size=square_side(theirs, "image_size", 224),
-        channels=theirs.get_int("num_channels", 3),
+        patch_size=square_side(hf, "patch_size", 16),
+        image_size=square_side(hf, "image_size", 224),
+        channels=hf.get_int("num_channels", 3),
         cls_tokens=cls,
         resize=config.ImageResize(mode="stretch"),
     )
-    dropout = theirs.get_float("hidden_dropout_prob", 0.0)
+    dropout = hf.get_float("hidden_dropout_prob", 0.0)
     trunk = config.Trunk(
-        dim=theirs.get_int("hidden_size", 768),
-        depth=theirs.get_int("num_hidden_layers", 12),
+        dim=hf.get_int("hidden_size", 768),
+        depth=hf.get_int("num_hidden_layers", 12),
         position=config.LearnedPosition(length=embed.count),
         attention=config.Attention(
-            heads=theirs.get_int("num_attention_heads", 12),
-            bias=("q", "k", "v", "out") if theirs.get_bool("qkv_bias", True) else ("out",),
+            heads=hf.get_int("num_attention_heads", 12),
+            bias=("q", "k", "v", "out") if hf.get_bool("qkv_bias", True) else ("out",),
         ),
         mlp=config.MLP(
-            hidden=theirs.get_int("intermediate_size", 3072),
-            activation=theirs.get_str("hidden_act", HF_ACTIVATIONS, "gelu"),
+            hidden=hf.get_int("intermediate_size", 3072),
+            activation=hf.get_str("hidden_act", HF_ACTIVATIONS, "gelu"),
         ),
-        norm=config.Norm(eps=theirs.get_float("layer_norm_eps", 1e-12)),
+        norm=config.Norm(eps=hf.get_float("layer_norm_eps", 1e-12)),
         dropout=config.Dropout(
-            embed=dropout, attention=theirs.get_float("attention_probs_dropout_prob", 0.0), residual=dropout
+            embed=dropout, attention=hf.get_float("attention_probs_dropout_prob", 0.0), residual=dropout
         ),
     )
     return config.Transformer(embed=embed, trunk=trunk, head=head, init="vit")
 
 
-def square_side(theirs: HFConfig, key: str, default: int) -> int:
+def square_side(hf: HFConfig, key: str, default: int) -> int:
     """The pixels of a side; images and patches are squares, which some say as [rows, columns]."""
-    match theirs.get(key):
+    match hf.get(key):
         case [int(rows), int(columns)] if rows == columns:
-            return HFConfig({key: rows}, theirs.path).get_int(key)
+            return HFConfig({key: rows}, hf.path).get_int(key)
         case [_, *_]:
-            raise theirs.wrong(key, "models here can only have squares, such as 224 or [224, 224]")
-    return theirs.get_int(key, default)
+            raise hf.error(key, "models here can only have squares, such as 224 or [224, 224]")
+    return hf.get_int(key, default)
 
 
 # ---------------------------------------------------------------- heads
 
 
-def vit_classification_head(theirs: HFConfig) -> config.Head:
-    return config.PoolingHead(out=num_labels(theirs))
+def vit_classification_head(hf: HFConfig) -> config.Head:
+    return config.PoolingHead(out=num_labels(hf))
 
 
-def vit_pooler_head(theirs: HFConfig) -> config.Head:
+def vit_pooler_head(hf: HFConfig) -> config.Head:
     """Every token's vector and, through a layer of its own, the first one's; a body without it says so."""
-    if not theirs.get_bool("add_pooling_layer", True):
+    if not hf.get_bool("add_pooling_layer", True):
         return config.NoHead()
-    theirs.require("pooler_output_size", theirs.get_int("hidden_size", 768))
-    shape = theirs.get_str("pooler_act", SHAPES, "tanh")
+    hf.require("pooler_output_size", hf.get_int("hidden_size", 768))
+    shape = hf.get_str("pooler_act", SHAPES, "tanh")
     return config.PretrainingHead(lm=config.NoHead(), pooling=config.PoolingHead(dense=True, activation=shape))
 
 

@@ -25,15 +25,15 @@ def to_hf(c: config.Transformer, context: int | None) -> dict[str, Any]:
     }
 
 
-def from_hf(theirs: HFConfig, head: config.Head) -> config.Transformer:
-    long, short = theirs.get_int("max_source_positions", 1500), theirs.get_int("max_target_positions", 448)
+def from_hf(hf: HFConfig, head: config.Head) -> config.Transformer:
+    long, short = hf.get_int("max_source_positions", 1500), hf.get_int("max_target_positions", 448)
     bias = ("q", "v", "out")
     return config.Transformer(
-        embed=config.TextEmbedding(vocab=theirs.get_int("vocab_size")),
-        trunk=trunk_from_hf(theirs, "decoder", position=config.LearnedPosition(length=short), bias=bias),
+        embed=config.TextEmbedding(vocab=hf.get_int("vocab_size")),
+        trunk=trunk_from_hf(hf, "decoder", position=config.LearnedPosition(length=short), bias=bias),
         encoder=config.Encoder(
-            trunk=trunk_from_hf(theirs, "encoder", position=config.LearnedPosition(length=long), bias=bias),
-            embed=audio_from_hf(theirs.get_int("num_mel_bins", 80), long),
+            trunk=trunk_from_hf(hf, "encoder", position=config.LearnedPosition(length=long), bias=bias),
+            embed=audio_from_hf(hf.get_int("num_mel_bins", 80), long),
         ),
         head=head,
         init="bert",
@@ -48,8 +48,8 @@ def audio_from_hf(mels: int, tokens: int) -> config.AudioEmbedding:
     )
 
 
-def lm_head(theirs: HFConfig) -> config.Head:
-    return config.LMHead(tied=theirs.get_bool("tie_word_embeddings", True))
+def lm_head(hf: HFConfig) -> config.Head:
+    return config.LMHead(tied=hf.get_bool("tie_word_embeddings", True))
 
 
 register_family(

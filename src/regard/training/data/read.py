@@ -279,7 +279,7 @@ def next_sentence_examples(documents: Examples, task: tasks.MaskedLM, seed: int,
                                "come from another; name more text, or keep more of it in data.validation")  # fmt: skip
     near = CachedRows(documents)
 
-    def made(tally: data.BadRecordPolicy) -> Iterator[data.Example]:
+    def make_pairs(tally: data.BadRecordPolicy) -> Iterator[data.Example]:
         empty = True
         for place in range(len(documents)):
             for pair in task.pairs(near, place, data.seeded_generator(seed, "pairs", place)):
@@ -293,7 +293,7 @@ def next_sentence_examples(documents: Examples, task: tasks.MaskedLM, seed: int,
     which = None if documents.which is None else content_cache.content_key(documents.which.tolist())
     key = {"pairs": FORMAT, "of": documents.digest, "which": which, "seed": seed}
     return data.store_examples(
-        made, key, content_cache.cache_dir(None), documents.name, notice=voice.notice, progress=voice.progress
+        make_pairs, key, content_cache.cache_dir(None), documents.name, notice=voice.notice, progress=voice.progress
     )
 
 

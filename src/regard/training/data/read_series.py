@@ -53,11 +53,11 @@ def read_forecast(recipe: config.Recipe, voice: Reporter) -> RunData:
     return RunData(recipe, None, Forecasting(task, scale=front.std), train, validation, digest)
 
 
-def open_series(names: tuple[str, ...], how: config.Data, task: config.Forecasting) -> tuple[TimeSeries, str]:
+def open_series(names: tuple[str, ...], settings: config.Data, task: config.Forecasting) -> tuple[TimeSeries, str]:
     """The only table there is, and what tells it from others."""
-    found = data.find_records(names, how)
-    check_settings_used(how, found)
-    if how.on_bad_record == "skip":
+    found = data.find_records(names, settings)
+    check_settings_used(settings, found)
+    if settings.on_bad_record == "skip":
         raise ConfigError(
             "data.on_bad_record: rows of a series cannot be passed over; leave it out, and set task.fill_gaps"
         )
@@ -74,9 +74,9 @@ def check_columns_equal(series: TimeSeries, known: TimeSeries) -> None:
                         f"{', '.join(known.names)}; name the same ones by task.columns")  # fmt: skip
 
 
-def split_ranges(series: TimeSeries, how: config.Data, task: config.Forecasting) -> list[tuple[int, int]]:
+def split_ranges(series: TimeSeries, settings: config.Data, task: config.Forecasting) -> list[tuple[int, int]]:
     """The first and the last row of each part: to train on, to validate on, to test on."""
-    sizes, rows, share = list(task.split), len(series), how.validation
+    sizes, rows, share = list(task.split), len(series), settings.validation
     if task.split and isinstance(share, float) and share != USUAL:
         raise ConfigError(f"data.validation: {share:g}, and task.split says how many rows are kept back; leave one of "
                           "the two out")  # fmt: skip

@@ -65,19 +65,19 @@ def leaves_model_open(model: config.Transformer, task: config.Task) -> bool:
     return replace(model, trunk=trunk, head=plain.head, precision=plain.precision) == plain
 
 
-def model_config_from(asked: config.Transformer, folder: read_folder.ModelFolder) -> config.Transformer:
+def model_config_from(wanted: config.Transformer, folder: read_folder.ModelFolder) -> config.Transformer:
     """The folder's model with the head that is asked for; with its dropout, unless another is.
 
     A head over words of which nothing is said is the folder's own, if it has one.
     """
-    theirs, head = folder.config, asked.head
+    theirs, head = folder.config, wanted.head
     assert isinstance(theirs, config.Transformer)  # towers were refused
     own: config.Head = theirs.head.lm if isinstance(theirs.head, config.PretrainingHead) else theirs.head
     if head == config.LMHead() and isinstance(own, config.LMHead):
         head = own
     if head == config.PoolingHead(pooling="mean") and isinstance(own, config.PoolingHead) and not theirs.embed.vocab:
         head = replace(own, out=None)  # of an image, as much is unsaid
-    trunk, encoder, dropout = theirs.trunk, theirs.encoder, asked.trunk.dropout
+    trunk, encoder, dropout = theirs.trunk, theirs.encoder, wanted.trunk.dropout
     if dropout != config.Dropout():
         read = trunk if encoder is None else encoder.trunk
         if (
@@ -89,7 +89,7 @@ def model_config_from(asked: config.Transformer, folder: read_folder.ModelFolder
                                      "its dropout is one number; say model.trunk whole")  # fmt: skip
         trunk = replace(trunk, dropout=dropout)
         encoder = None if encoder is None else replace(encoder, trunk=replace(read, dropout=dropout))
-    return replace(theirs, trunk=trunk, encoder=encoder, head=head, precision=asked.precision)
+    return replace(theirs, trunk=trunk, encoder=encoder, head=head, precision=wanted.precision)
 
 
 def tokenizer_of_folder(text: config.Tokenizer, folder: read_folder.ModelFolder) -> tuple[config.Tokenizer, Tokenizer]:
@@ -141,10 +141,10 @@ def transfer_weights(model: Model, folder: read_folder.ModelFolder) -> TransferR
     return TransferReport(folder.path, kept, new, left, tuple(setting_differences(model.c, other.c)))
 
 
-def same_labels(mine: config.Task | None, theirs: config.Task | None) -> bool:
+def same_labels(mine: config.Task | None, source: config.Task | None) -> bool:
     """Whether an answer means the same to both: the same class, or the end of the same thing."""
-    both = mine is not None and theirs is not None and mine.kind == theirs.kind
-    return both and getattr(mine, "classes", ()) == getattr(theirs, "classes", ())
+    both = mine is not None and source is not None and mine.kind == source.kind
+    return both and getattr(mine, "classes", ()) == getattr(source, "classes", ())
 
 
 def load_twin(folder: read_folder.ModelFolder) -> Model:
@@ -167,13 +167,13 @@ def can_transfer(place: str, weight: Tensor, old: Tensor) -> bool:
     return weight.shape == old.shape or grown
 
 
-def check_shapes(model: Model, theirs: dict[str, Tensor], path: Path) -> None:
+def check_shapes(model: Model, source: dict[str, Tensor], path: Path) -> None:
     """All but the heads must be in both, and of one shape."""
     mine = {name: weight for name, weight in name_table.untied_tensors(model).items() if not name.startswith("head.")}
-    wrong = [f"{name} is {describe_shape(theirs.get(name))} there and {describe_shape(weight)} "
+    wrong = [f"{name} is {describe_shape(source.get(name))} there and {describe_shape(weight)} "
              "here" for name, weight in mine.items()
-             if name not in theirs or not can_transfer(name, weight, theirs[name])]  # fmt: skip
-    wrong += [f"{name} is {describe_shape(old)} there and missing here" for name, old in theirs.items()
+             if name not in source or not can_transfer(name, weight, source[name])]  # fmt: skip
+    wrong += [f"{name} is {describe_shape(old)} there and missing here" for name, old in source.items()
               if name not in mine and not name.startswith("head.")]  # fmt: skip
     if wrong:
         more = f", and {len(wrong) - 3} more" if len(wrong) > 3 else ""
@@ -185,9 +185,9 @@ def describe_shape(tensor: Tensor | None) -> str:
     return "missing" if tensor is None else str(tuple(tensor.shape))
 
 
-def setting_differences(mine: config.Transformer, theirs: config.Transformer) -> Iterator[str]:
+def setting_differences(mine: config.Transformer, source: config.Transformer) -> Iterator[str]:
     """Settings that change what weights mean and not their shape: no other check would notice."""
-    here, there = dict(config_leaves(config.to_dict(mine))), dict(config_leaves(config.to_dict(theirs)))
+    here, there = dict(config_leaves(config.to_dict(mine))), dict(config_leaves(config.to_dict(source)))
     for path, value in here.items():
         if path in there and there[path] != value and not set(path.split(".")) & set(FREE):
             yield f"model.{path} is {value!r} and was {there[path]!r}"

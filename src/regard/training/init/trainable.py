@@ -51,9 +51,9 @@ def matching_parameters(model: nn.Module, name: str) -> list[str]:
     return found
 
 
-def path_within(steps: list[str], asked: list[str]) -> bool:
-    begin = steps[: len(asked)]
-    return len(begin) == len(asked) and all(fnmatchcase(*pair) for pair in zip(begin, asked, strict=True))
+def path_within(steps: list[str], pattern: list[str]) -> bool:
+    begin = steps[: len(pattern)]
+    return len(begin) == len(pattern) and all(fnmatchcase(*pair) for pair in zip(begin, pattern, strict=True))
 
 
 def parameter_paths(paths: Iterable[str]) -> Iterator[str]:
@@ -91,7 +91,7 @@ def new_modules(model: nn.Module, taken: TransferReport) -> list[str]:
 
 def start_lora(model: nn.Module, c: config.LoRA, ranks: ProcessRanks = SINGLE_PROCESS) -> None:
     """Put adapters on a model, which alone learn, with what learns whole."""
-    if ranks.sharded:
+    if ranks.is_sharded:
         raise config.ConfigError("train.parallel: 'fsdp' gives each process a part of every weight, and adapters "
                                  "change whole ones; choose ddp")  # fmt: skip
     try:

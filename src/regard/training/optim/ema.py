@@ -15,14 +15,14 @@ from regard.training.state_dict import load_state_tensors
 
 
 class ModelEMA:
-    """Follows a model: `update` after each step, `worn` to look at the model that it makes."""
+    """Exponential moving average of the weights: `update` after each step; inside `applied` the model has the means."""
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
         self.weights = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
         self.means = {name: weight.detach().float().clone() for name, weight in self.weights.items()}
         self.steps = torch.zeros((), device=next(iter(self.means.values())).device)
-        self.own: dict[str, Tensor] | None = None  # the model's weights, while it wears the average
+        self.own: dict[str, Tensor] | None = None  # the model's weights, while it has the means
 
     @torch.no_grad()
     def update(self, taken: Tensor | None = None) -> None:
@@ -53,7 +53,7 @@ class ModelEMA:
             weight.copy_(tensors[name])
 
     def state(self) -> dict[str, Tensor]:
-        """Averages, and the model's own weights with them: a model that is saved while it wears the average has not."""
+        """The means, and the model's own weights: while the means are in the model, it lacks the latter."""
         own = self.own or {name: weight.detach() for name, weight in self.weights.items()}
         means = {f"{name}/mean": mean for name, mean in self.means.items()}
         return {"steps": self.steps, **means, **{f"{name}/own": weight for name, weight in own.items()}}

@@ -137,23 +137,23 @@ def check_parallel(c: config.Train) -> None:
                                  "be ddp")  # fmt: skip
 
 
-def read_rank_env(said: Mapping[str, str]) -> tuple[int, int, int]:
+def read_rank_env(env: Mapping[str, str]) -> tuple[int, int, int]:
     """RANK, WORLD_SIZE and LOCAL_RANK."""
-    size = env_number(said, "WORLD_SIZE", 1)
+    size = env_number(env, "WORLD_SIZE", 1)
     if size == 1:
         return 0, 1, 0
-    rank, local = env_number(said, "RANK", None), env_number(said, "LOCAL_RANK", 0)
+    rank, local = env_number(env, "RANK", None), env_number(env, "LOCAL_RANK", 0)
     if rank >= size:
         raise config.ConfigError(f"RANK={rank}: expected a number below WORLD_SIZE={size}; torchrun sets both")
     for name in ("MASTER_ADDR", "MASTER_PORT"):
-        if not said.get(name) and not dist.is_initialized():
+        if not env.get(name) and not dist.is_initialized():
             raise config.ConfigError(f"{name}: not set, and WORLD_SIZE={size}; torchrun sets it, or name the machine "
                                      "and the port of rank 0")  # fmt: skip
     return rank, size, local
 
 
-def env_number(said: Mapping[str, str], name: str, usual: int | None) -> int:
-    text = said.get(name) or ("" if usual is None else str(usual))
+def env_number(env: Mapping[str, str], name: str, usual: int | None) -> int:
+    text = env.get(name) or ("" if usual is None else str(usual))
     if not text.isdecimal() or (name == "WORLD_SIZE" and int(text) < 1):
         raise config.ConfigError(f"{name}={text}: expected a number, as torchrun sets it")
     return int(text)

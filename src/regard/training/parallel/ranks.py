@@ -54,7 +54,7 @@ class ProcessRanks:
         return self.rank == 0
 
     @property
-    def sharded(self) -> bool:
+    def is_sharded(self) -> bool:
         return self.strategy == "fsdp"
 
     # ---------------------------------------------------------------- a batch
@@ -97,7 +97,7 @@ class ProcessRanks:
         """The number that the first rank has."""
         return float(self.sum(torch.tensor(number if self.is_main else 0.0, dtype=torch.float64)))
 
-    def joined(self, items: list[Any]) -> list[Any]:
+    def gather_lists(self, items: list[Any]) -> list[Any]:
         """What all have found, one rank after the other."""
         if self.size == 1:
             return items
@@ -154,7 +154,7 @@ def take_rows(batch: Any, rows: slice) -> Any:
     return {name: table[rows] for name, table in batch.items()} if isinstance(batch, Mapping) else batch[rows]
 
 
-def parse_problem(told: bytes) -> Exception:
+def parse_problem(message: bytes) -> Exception:
     """What another rank told, as what it was there."""
-    said = json.loads(told)
+    said = json.loads(message)
     return ERROR_KINDS.get(said["kind"], config.RunError)(said["text"])
