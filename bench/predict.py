@@ -28,7 +28,8 @@ from regard.inference.model import Model
 from regard.measure.peak_memory import process_peak_bytes
 from regard.tasks.next_token import NextToken
 from regard.training.loop import train_steps
-from regard.training.optim.optimizer import OptimizerGroup, build_schedule
+from regard.training.optim.optimizer import OptimizerGroup
+from regard.training.optim.schedule import build_schedule
 from regard.training.run import Run
 from regard.training.run_files import predicted_cost
 

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 
 from regard import config
 from regard.cli import main
-from regard.config.terminal import CONTROLS, TerminalFilter, escape_controls, filter_terminal
+from regard.config.terminal_escapes import CONTROLS, TerminalFilter, escape_controls, filter_terminal
 from regard.training.progress import ProgressDisplay
 
 # erase the screen, set the title, C1's red, begin the line again, right to left, delete, backspace

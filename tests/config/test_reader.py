@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 import regard.config as library
 from regard.config.errors import ConfigError
-from regard.config.reader import apply_override, from_dict, json_schema, read_toml, to_dict, to_toml
+from regard.config.overrides import apply_override
+from regard.config.reader import from_dict, json_schema, read_toml, to_dict, to_toml
 
 
 @dataclass(frozen=True, kw_only=True)

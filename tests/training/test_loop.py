@@ -13,7 +13,8 @@ from regard import config
 from regard.tasks.next_token import NextToken
 from regard.tasks.task import total_counts
 from regard.training.loop import StepRunner, train_steps
-from regard.training.optim.optimizer import OptimizerGroup, build_schedule
+from regard.training.optim.optimizer import OptimizerGroup
+from regard.training.optim.schedule import build_schedule
 from regard.training.parallel.ranks import ProcessRanks
 from regard.training.run import Run
 from regard.training.run_files import step_line

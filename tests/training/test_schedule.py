@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from regard import config
-from regard.training.optim.optimizer import build_schedule
+from regard.training.optim.schedule import build_schedule
 
 S, W = 37, 5
 

@@ -3,8 +3,8 @@
     system, you, it, you, it, ..., you ── format ──► ids ── DecodeSession ──► its reply, piece by piece
             └ the oldest exchanges go when they are more than the model reads at once
 
-Each turn reads only what is new (`regard.generation.prompt_cache`), and gives the reply that reading everything again
-would give.
+Each turn reads only what is new (`regard.generation.conversation_cache`), and gives the reply that reading everything
+again would give.
 """
 
 import time
@@ -15,9 +15,9 @@ from typing import Any
 
 from regard import config
 from regard.chat.formats import ContinuationFormat, Message, TemplateFormat, assistant_message, user_message
+from regard.generation.conversation_cache import ConversationCache
 from regard.generation.limits import context_window
 from regard.generation.params import SAMPLING_DEFAULTS, canonical_settings, sampling_params
-from regard.generation.prompt_cache import PromptCache
 from regard.generation.session import DecodeSession
 from regard.generation.text_stream import TextStream
 from regard.inference.model import Model
@@ -48,7 +48,7 @@ class Conversation:
     def __init__(
         self, model: Model, form: TemplateFormat | ContinuationFormat, *, system: str | None = None, **settings: Any
     ) -> None:
-        self.model, self.form, self.memory = model, form, PromptCache()
+        self.model, self.form, self.memory = model, form, ConversationCache()
         self.exchanges: list[Exchange] = []
         self.first = 0  # so many exchanges are no longer read
         self.system: str | None = None

@@ -41,7 +41,7 @@ from regard.cli import (
 from regard.cli.errors import print_stderr, report_error
 from regard.cli.verb_command import VerbCommand
 from regard.config.errors import did_you_mean
-from regard.config.terminal import filter_terminal
+from regard.config.terminal_escapes import filter_terminal
 
 
 class WrappedProblem(Exception):

@@ -108,7 +108,7 @@ def unescape(text: str) -> str:
 def parse_label_options(settings: dict[str, Any]) -> LabelOptions | None:
     """What was said of labels, checked; None if nothing was."""
     from regard.cli.output import config_from_options
-    from regard.config.reader import parse_value
+    from regard.config.overrides import parse_value
 
     said = {name: word for name, word in settings.items() if word is not None}
     numbers = {name: parse_value(word) for name, word in said.items() if name in ("shots", "seed")}

@@ -18,7 +18,7 @@ import typer
 from regard import config
 from regard.config.aliases import suggest_word
 from regard.config.errors import did_you_mean, is_out_of_memory
-from regard.config.terminal import escape_controls
+from regard.config.terminal_escapes import escape_controls
 
 EXIT_FAILED, EXIT_USAGE, EXIT_DATA, EXIT_INTERRUPTED = 1, 2, 3, 130
 UsageError: Any = typer.BadParameter.__base__  # typer has a copy of click inside; older ones use click itself

@@ -22,7 +22,7 @@ from regard.cli.output import (
 )
 from regard.config.errors import did_you_mean
 from regard.config.fields import COST_LIMITS, check_ranges
-from regard.config.reader import apply_override, parse_value
+from regard.config.overrides import apply_override, parse_value
 
 PRECISIONS = ("fp32", "mixed", "bf16")
 

@@ -11,7 +11,8 @@ import typer
 from regard import config
 from regard.cli.output import CheckpointArgument, JsonOption, OverridesArgument, import_torch, print_json
 from regard.config.errors import unwritable_error
-from regard.config.reader import apply_override, canonical_tree
+from regard.config.overrides import apply_override
+from regard.config.reader import canonical_tree
 
 
 def forecast(

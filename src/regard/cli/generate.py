@@ -26,7 +26,7 @@ from regard.cli.output import (
     print_json,
     read_text_argument,
 )
-from regard.config.reader import parse_value
+from regard.config.overrides import parse_value
 
 OPTION_HELP = {
     "max_new_tokens": "Tokens to make, at most.",

@@ -17,7 +17,7 @@ from typing import Annotated, Any, get_args
 import typer
 
 from regard import config
-from regard.config.terminal import escape_controls
+from regard.config.terminal_escapes import escape_controls
 
 CheckpointArgument = Annotated[
     str, typer.Argument(metavar="CHECKPOINT", help="A run, a checkpoint or a Hugging Face folder.")

@@ -24,6 +24,7 @@ from torch import Tensor
 from regard import config
 from regard.core.cache import KVCache
 from regard.engine.prefill import ChunkedPrefill
+from regard.engine.prefix_cache import PrefixCache
 from regard.engine.request_queue import (
     GenerationRequest,
     RequestQueue,
@@ -33,7 +34,7 @@ from regard.engine.request_queue import (
     error_sentence,
 )
 from regard.engine.scheduler import Scheduler
-from regard.engine.slots import CacheSlots, PrefixCache
+from regard.engine.slots import CacheSlots
 from regard.generation.cache_ops import cache_bytes
 from regard.generation.limits import barred_tokens, check_prompts, context_window, min_prompt_tokens
 from regard.generation.sampler import Sampler

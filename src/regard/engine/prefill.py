@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 
 from regard.core.model import Transformer
+from regard.engine.prefix_cache import PrefixCache
 from regard.engine.request_queue import RequestTicket
-from regard.engine.slots import CacheSlots, PrefixCache, clear_row, row_states, row_tensors
+from regard.engine.slots import CacheSlots, clear_row, row_states, row_tensors
 
 
 @dataclass(eq=False)

@@ -1,4 +1,4 @@
-"""Cache slots and the prefix cache: texts of different lengths side by side in one KV cache, one row each.
+"""Cache slots: texts of different lengths side by side in one KV cache, one row each.
 
     row 0   T h e   c a t   s a t ▮          running: its next token goes to ▮
     row 1   O n c e   u p ░                  its prompt is being read: what the step writes at ░ is written over
@@ -13,20 +13,10 @@ the few left at the end may be rounded in another way: with MKL, of 5, 6 or 7 ro
 torch's fused attention gives each thread a buffer of its own; by where that lies in memory, MKL adds up in another
 order, so the rows of the second thread differ from those of the first. Our own kernel (`regard.native`) has one order.
 So a step is tried at the start, and has as many rows as it takes for all to give the same.
-
-The prefix cache keeps what was computed of prompts that begin alike:
-
-    prompt    │ chunk 0 │ chunk 1 │ chunk 2 │ rest       chunks of `chunk` tokens, each kept under all ids up to its end
-                  ▲          ▲
-    kept      ────┴──────────┘                           those are copied, and reading begins with chunk 2
-
-Only whole chunks are kept, and chunks always begin at the same places, so what is copied has the bits that reading it
-again would give.
 """
 
 import warnings
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -36,41 +26,6 @@ from regard.core.model import Transformer
 from regard.generation.cuda_graphs import DecodeGraph, can_capture, capture_decode
 from regard.generation.session import inference_mode
 from regard.native.library import load_library
-
-Parts = list[Tensor]
-
-
-class PrefixCache:
-    """As many pieces as fit into `room` bytes; those that were not asked for longest make room for others."""
-
-    def __init__(self, room: int) -> None:
-        self.room, self.bytes, self.hits = room, 0, 0
-        self.kept: OrderedDict[tuple[int, ...], Parts] = OrderedDict()
-
-    def find(self, ids: Sequence[int]) -> Parts | None:
-        """The last piece of these ids, if it is kept."""
-        key = tuple(ids)
-        if key not in self.kept:
-            return None
-        self.kept.move_to_end(key)
-        self.hits += 1
-        return self.kept[key]
-
-    def keep(self, ids: Sequence[int], parts: Parts) -> None:
-        """A copy of the last piece of these ids, as far as there is room."""
-        key, need = tuple(ids), tensor_bytes(parts)
-        if key in self.kept or need > self.room:
-            return
-        while self.bytes + need > self.room:
-            _, old = self.kept.popitem(last=False)
-            self.bytes -= tensor_bytes(old)
-        self.kept[key] = [part.clone() for part in parts]
-        self.bytes += need
-
-
-def tensor_bytes(parts: Parts) -> int:
-    return sum(part.nbytes for part in parts)
-
 
 Forward = Callable[[Tensor, KVCache], Tensor]  # ids (B, N) -> logits (B, V) after the last
 TILES = (4, 8, 16)  # rows that products take at a time

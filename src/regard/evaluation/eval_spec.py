@@ -7,7 +7,8 @@ from typing import Any
 
 from regard import config
 from regard.config.errors import ConfigError
-from regard.config.reader import apply_override, canonical_tree, merge_tables
+from regard.config.overrides import apply_override, merge_tables
+from regard.config.reader import canonical_tree
 from regard.core.masks import mask
 from regard.inference.model import Model
 from regard.inference.objective import number_classes, reads_text

@@ -26,9 +26,9 @@ from torch import Generator, Tensor
 from regard import config
 from regard.core.cache import KVCache, LayerKV
 from regard.core.model import Transformer
+from regard.generation.conversation_cache import common_prefix
 from regard.generation.limits import NO_LIMITS, GenerationLimits, context_window
 from regard.generation.logits_process import NO_TOKEN, NOT_FINITE, row_seed, sample_from
-from regard.generation.prompt_cache import common_prefix
 from regard.generation.sampler import Sampler, TokenConstraint
 from regard.generation.session import DAMAGED_LOGITS, PREFILL_CHUNK, DecodeSession, cache_bucket, inference_mode
 

@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard.config.errors import ConfigError, DataError, RunError
+from regard.generation.conversation_cache import common_prefix
 from regard.generation.limits import check_prompts, context_window, min_prompt_tokens
-from regard.generation.prompt_cache import common_prefix
 from regard.generation.session import DAMAGED_LOGITS, inference_mode
 from regard.inference.batching import length_batches, run_batched
 

@@ -75,7 +75,7 @@ def draw_picture(picture: Picture, form: str) -> bytes:
     from matplotlib.figure import Figure
 
     draw = {"grid": draw_grid, "bars": draw_bars, "lines": draw_lines}[picture.kind]
-    settings = {"svg.fonttype": "none", "svg.hashsalt": "regard", "text.parse_math": False}  # a dollar is no formula
+    settings: Any = {"svg.fonttype": "none", "svg.hashsalt": "regard", "text.parse_math": False}
     with matplotlib.rc_context(settings):
         figure = Figure(figsize=figure_size(picture), layout="constrained")
         axes = figure.add_subplot()

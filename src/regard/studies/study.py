@@ -17,7 +17,7 @@ from importlib.resources import files
 from regard import config
 from regard.config.errors import did_you_mean
 from regard.config.fields import check_minimum
-from regard.config.reader import parse_value
+from regard.config.overrides import parse_value
 from regard.zoo.recipe import read_recipe
 
 RECIPE_KEY, VARIANT_KEY = "recipe", "variant"

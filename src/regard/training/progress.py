@@ -11,7 +11,7 @@ from collections import deque
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from regard.config.terminal import escape_controls, unfiltered_stream
+from regard.config.terminal_escapes import escape_controls, unfiltered_stream
 from regard.training.run import Run
 
 REPORT_SECONDS = 10.0  # seconds between lines where there is no terminal for a bar

@@ -28,7 +28,8 @@ from regard.training.init.trainable import freeze_parameters
 from regard.training.optim.ema import ModelEMA
 from regard.training.optim.guard import StepGuard
 from regard.training.optim.muon import Muon
-from regard.training.optim.optimizer import LRSchedule, OptimizerGroup, build_schedule
+from regard.training.optim.optimizer import OptimizerGroup
+from regard.training.optim.schedule import LRSchedule, build_schedule
 from regard.training.parallel.ranks import SINGLE_PROCESS, ProcessRanks
 from regard.training.parallel.wrap import wrap_fsdp
 from regard.training.reproducibility import configure_determinism, get_rng_states, set_rng_states, training_device

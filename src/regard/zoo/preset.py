@@ -12,7 +12,7 @@ from typing import Any
 from regard import config
 from regard.config.aliases import suggest_word
 from regard.config.errors import did_you_mean
-from regard.config.reader import merge_tables
+from regard.config.overrides import merge_tables
 
 
 @dataclass(frozen=True, kw_only=True)

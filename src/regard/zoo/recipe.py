@@ -17,7 +17,8 @@ from typing import Any
 
 from regard import config
 from regard.config.errors import did_you_mean
-from regard.config.reader import apply_override, merge_tables, parse_toml, read_file
+from regard.config.overrides import apply_override, merge_tables
+from regard.config.reader import parse_toml, read_file
 from regard.zoo.preset import expand_preset, expand_short_keys, preset_table
 
 PRECISIONS = ("fp32", "mixed", "bf16")

@@ -1,4 +1,4 @@
-"""Prompt cache: a session takes over the KV cache of the one before it, as far as their texts begin alike.
+"""Conversation cache: a session takes over the KV cache of the one before it, as far as their texts begin alike.
 
 read before    Hello , who are you ?   I am a model .
 to be read     Hello , who are you ?   I am a model .   Whose ?
@@ -16,7 +16,7 @@ from regard.generation.session import DecodeSession, inference_mode, prefill_chu
 from regard.models.heads import last_token_logits
 
 
-class PromptCache:
+class ConversationCache:
     """What a session of one row has read, for the next one."""
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class PromptCache:
     def take(self, session: DecodeSession) -> int:
         """Let a session that has read nothing go on from here; how many tokens it need not read.
 
-        While it reads, cache and ids do not match: a caller that is interrupted must call `PromptCache.forget`.
+        While it reads, cache and ids do not match: a caller that is interrupted must call `ConversationCache.forget`.
         """
         [text], cache = session.texts, self.cache
         if cache is None or not (cache.reach or len(text) <= cache.capacity):
