@@ -101,6 +101,16 @@ def test_what_a_model_cannot_read_is_refused_in_a_sentence(prompt, rest, words):
         read_prompt(writer(), prompt, **rest)
 
 
+def test_a_mask_in_a_text_is_the_token_and_no_text_like_any_other():
+    tokenizer = train_tokenizer(C.SubwordTokenizer(kind="wordpiece", vocab=560), [TEXT])
+    model = Model(C.Transformer(embed=C.TextEmbedding(vocab=len(tokenizer)),
+                                trunk=C.Trunk(dim=8, depth=1, attention=C.Attention(heads=2))))  # fmt: skip
+    model.tokenizer = tokenizer
+    prompt = read_prompt(model, "the [MASK] sat")
+
+    assert (prompt.first == tokenizer.special_ids["mask"]).sum() == 1
+
+
 def test_ids_for_a_model_without_a_tokenizer_are_their_own_labels_and_a_text_is_refused():
     model, prompt = shaped("decoder")
 

@@ -175,6 +175,8 @@ def encode_model_inputs(model: Any, text: str | None, source: str | None, pair: 
             raise ConfigError("pair: a decoder reads one text; write both into it")
         return {"ids": torch.tensor(model.encode_prompts([text])[1], device=next(model.parameters()).device)}
     reader = TextInputs.of(model)
+    if not reader.trained and "mask" in reader.tokenizer.special_ids:  # [MASK] is the token, as fill_mask reads it
+        reader = reader.with_segments("mask")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         [row] = reader.frames([text], None if pair is None else [pair])

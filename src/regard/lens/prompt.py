@@ -82,13 +82,14 @@ def token_labels(tokenizer: Any, x: Tensor) -> tuple[str, ...]:
     return tuple(tokenizer.token_text(ident) if ident < known else str(ident) for ident in ids)
 
 
-def token_id(model: Any, token: str | int) -> int:
+def token_id(model: Any, token: str | int, tokenizer: Any = None) -> int:
     """The id of one token, given as a text or an id. A text that is several tokens is refused with its pieces.
 
-    A word that stands alone in the vocabulary only after a space, as in GPT-2, is found in that form.
+    A word that stands alone in the vocabulary only after a space, as in GPT-2, is found in that form. The `tokenizer`
+    is that of what the model says, unless another is given.
     """
     model = unwrap_model(model)
-    tokenizer = getattr(model, "output_tokenizer", None)
+    tokenizer = getattr(model, "output_tokenizer", None) if tokenizer is None else tokenizer
     if isinstance(token, int):
         vocab = int(getattr(model.head, "out_features", 0) or model.c.embed.vocab)
         if not 0 <= token < vocab:
