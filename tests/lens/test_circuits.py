@@ -9,11 +9,11 @@ from torch.testing import assert_close
 from regard import config as C
 from regard.config.errors import ConfigError
 from regard.lens import composition_scores, copying_score, ov_matrix, ov_words, qk_matrix
-from regard.lens.circuits import composition_score
-from regard.lens.factored_matrix import CircuitMatrix
+from regard.lens.circuits.attention_circuits import composition_score
+from regard.lens.circuits.factored_matrix import CircuitMatrix
+from regard.lens.circuits.vocabulary_circuits import vocabulary_circuit
 from regard.lens.prompt import read_prompt
 from regard.lens.residual import recording
-from regard.lens.vocabulary_circuits import vocabulary_circuit
 
 
 def planted():

@@ -8,10 +8,10 @@ from scipy import stats
 from torch.testing import assert_close
 
 from regard.config.errors import ConfigError, DataError
-from regard.lens.explanation_agreement import COMPARED, compare_explanations
-from regard.lens.input_attribution import attribute_inputs
+from regard.lens.attribution.explanation_agreement import COMPARED, compare_explanations
+from regard.lens.attribution.input_attribution import attribute_inputs
+from regard.lens.attribution.rank_correlation import kendall, ranks, spearman
 from regard.lens.prompt import read_prompt
-from regard.lens.rank_correlation import kendall, ranks, spearman
 
 WALKED = [name for name in SHAPES if name != "towers"]
 QUICK = {"max_steps": 28, "baseline": "mean"}

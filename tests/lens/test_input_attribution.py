@@ -12,11 +12,11 @@ from regard import config as C
 from regard.config.errors import ConfigError
 from regard.inference.model import Model
 from regard.lens.attention_maps import attention_patterns, evaluation_mode
-from regard.lens.explained_inputs import read_inputs
-from regard.lens.explained_score import ExplainedScore
-from regard.lens.input_attribution import ATTRIBUTION_METHODS, attribute_inputs
+from regard.lens.attribution.explained_inputs import read_inputs
+from regard.lens.attribution.explained_score import ExplainedScore
+from regard.lens.attribution.input_attribution import ATTRIBUTION_METHODS, attribute_inputs
+from regard.lens.attribution.rollout import attention_rollout, roll_out
 from regard.lens.prompt import read_prompt
-from regard.lens.rollout import attention_rollout, roll_out
 from regard.text import train_tokenizer
 
 ATTRIBUTED = [name for name in SHAPES if name != "towers"]

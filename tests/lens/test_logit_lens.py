@@ -10,9 +10,9 @@ import regard
 from regard import config as C
 from regard.config.errors import ConfigError
 from regard.inference.model import Model
-from regard.lens import predictions
-from regard.lens.logit_lens import logit_lens
 from regard.lens.prompt import read_prompt
+from regard.lens.stream import predictions
+from regard.lens.stream.logit_lens import logit_lens
 from regard.text import train_tokenizer
 
 TEXT = "the cat sat on the mat and the dog sat on the log. " * 20

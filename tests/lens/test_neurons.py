@@ -12,7 +12,7 @@ from regard.config.errors import ConfigError, DataError
 from regard.core.hooks import looking
 from regard.inference.model import Model
 from regard.lens import find_top_examples, neuron_words, search_neurons
-from regard.lens.neurons import RunningTop, UnitStats
+from regard.lens.features.neurons import RunningTop, UnitStats
 from regard.lens.prompt import Prompt, read_prompt
 from regard.lens.residual import Unembedding, recording
 from regard.text import train_tokenizer

@@ -12,8 +12,8 @@ from regard.config.errors import ConfigError, DataError
 from regard.core.hooks import looking
 from regard.inference.model import Model
 from regard.lens import fit_probe, fit_probes
-from regard.lens.linear_fit import cross_validate, fit_map
-from regard.lens.probes import assign_folds, control_labels
+from regard.lens.features.linear_fit import cross_validate, fit_map
+from regard.lens.features.probes import assign_folds, control_labels
 from regard.lens.prompt import read_prompt
 
 VOCAB, DIM, ADDRESS = 31, 12, "trunk.1.residual"

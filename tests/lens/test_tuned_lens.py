@@ -14,10 +14,10 @@ from regard.config.errors import ConfigError, DataError
 from regard.core.hooks import looking
 from regard.hub.weights import save_tensors
 from regard.inference.model import Model
-from regard.lens import predictions
-from regard.lens.logit_lens import logit_lens
 from regard.lens.prompt import read_prompt
-from regard.lens.tuned_lens import TunedLens, tune_lens
+from regard.lens.stream import predictions
+from regard.lens.stream.logit_lens import logit_lens
+from regard.lens.stream.tuned_lens import TunedLens, tune_lens
 
 NUMBERS = ("top_ids", "top_probs", "entropy", "kl", "norm")
 

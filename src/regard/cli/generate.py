@@ -120,7 +120,7 @@ def generate(
 
 def steering_of(model: Any, option: str) -> AbstractContextManager[None]:
     """The steering that FILE[:STRENGTH] asks for; a colon of the path itself is no strength."""
-    from regard.lens.steering import SteeringVector, steering
+    from regard.lens.features.steering import SteeringVector, steering
 
     path, _, number = option.rpartition(":")
     try:

@@ -2,27 +2,32 @@
 
 from regard.lens.ablation import AblationRow, ablate, ablate_all, idle_heads, noise_threshold, prunable_heads
 from regard.lens.attention_maps import AttentionView, attention_patterns, attention_views, why_not_watchable
-from regard.lens.circuits import CompositionScores, composition_scores, ov_matrix, qk_matrix
-from regard.lens.direct_attribution import attribute_logit
+from regard.lens.attribution.direct_attribution import attribute_logit
+from regard.lens.attribution.explanation_agreement import ExplanationAgreement, compare_explanations
+from regard.lens.attribution.input_attribution import ATTRIBUTION_METHODS, InputAttribution, attribute_inputs
+from regard.lens.attribution.logit_parts import LogitAttribution, LogitPart
+from regard.lens.attribution.rollout import attention_rollout
+from regard.lens.circuits.attention_circuits import CompositionScores, composition_scores, ov_matrix, qk_matrix
+from regard.lens.circuits.factored_matrix import CircuitMatrix
+from regard.lens.circuits.vocabulary_circuits import WordEffects, copying_score, ov_words
 from regard.lens.embeddings import closest_pairs, nearest_tokens, project_pca, solve_analogy, token_vectors
-from regard.lens.explanation_agreement import ExplanationAgreement, compare_explanations
-from regard.lens.factored_matrix import CircuitMatrix
+from regard.lens.features.neuron_words import NeuronMatches, NeuronWords, neuron_words, search_neurons
+from regard.lens.features.neurons import NeuronExamples, TokenExample, find_top_examples
+from regard.lens.features.probes import ProbeResult, ProbeSweep, fit_probe, fit_probes
+from regard.lens.features.steering import SteeringVector, steering, steering_vector
+from regard.lens.features.word_in_context import (
+    ContextComparison,
+    ContextSimilarity,
+    compare_contexts,
+    context_similarity,
+)
 from regard.lens.gradient_reach import gradient_decay, jacobian_norms, receptive_field
 from regard.lens.heads import HeadSummary, head_similarity, most_similar_heads, summarize_heads
-from regard.lens.input_attribution import ATTRIBUTION_METHODS, InputAttribution, attribute_inputs
-from regard.lens.logit_lens import LogitLens, logit_lens
-from regard.lens.logit_parts import LogitAttribution, LogitPart
-from regard.lens.neuron_words import NeuronMatches, NeuronWords, neuron_words, search_neurons
-from regard.lens.neurons import NeuronExamples, TokenExample, find_top_examples
-from regard.lens.probes import ProbeResult, ProbeSweep, fit_probe, fit_probes
 from regard.lens.prompt import Prompt, read_prompt
 from regard.lens.pruning import prune_heads
 from regard.lens.roles import ROLES, HeadRole, delimiter_ids, repeated_ids
-from regard.lens.rollout import attention_rollout
-from regard.lens.steering import SteeringVector, steering, steering_vector
-from regard.lens.tuned_lens import TunedLens, tune_lens
-from regard.lens.vocabulary_circuits import WordEffects, copying_score, ov_words
-from regard.lens.word_in_context import ContextComparison, ContextSimilarity, compare_contexts, context_similarity
+from regard.lens.stream.logit_lens import LogitLens, logit_lens
+from regard.lens.stream.tuned_lens import TunedLens, tune_lens
 
 __all__ = [
     "ATTRIBUTION_METHODS",

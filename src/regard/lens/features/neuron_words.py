@@ -21,7 +21,7 @@ from regard.core.layers import ACTIVATIONS, MLP, Norm
 from regard.core.model import Trunk
 from regard.inputs.text import TextEmbedding
 from regard.lens.attention_maps import unwrap_model
-from regard.lens.neurons import NeuronExamples
+from regard.lens.features.neurons import NeuronExamples
 from regard.lens.prompt import token_id
 from regard.lens.residual import find_trunk
 from regard.lens.result import LensResult, Table

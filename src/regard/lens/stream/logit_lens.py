@@ -21,7 +21,10 @@ from torch import Tensor
 
 from regard.config.errors import ConfigError
 from regard.lens.attention_maps import unwrap_model
-from regard.lens.predictions import (
+from regard.lens.prompt import Prompt, read_prompt
+from regard.lens.residual import Place, Recording, Unembedding, logit_count, recording, residual_places
+from regard.lens.result import LensResult, Picture, Table, Value
+from regard.lens.stream.predictions import (
     log_probabilities,
     model_log_probs,
     position_labels,
@@ -30,10 +33,7 @@ from regard.lens.predictions import (
     prediction_label,
     real_positions,
 )
-from regard.lens.prompt import Prompt, read_prompt
-from regard.lens.residual import Place, Recording, Unembedding, logit_count, recording, residual_places
-from regard.lens.result import LensResult, Picture, Table, Value
-from regard.lens.tuned_lens import TunedLens
+from regard.lens.stream.tuned_lens import TunedLens
 
 NOTE = ("What the final norm and head read at a place, not what the model knows or uses there: early vectors may be "
         "written in another basis (Belrose et al. 2023).")  # fmt: skip

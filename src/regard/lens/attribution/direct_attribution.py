@@ -18,8 +18,8 @@ from regard.config.errors import ConfigError, DataError
 from regard.core.model import Trunk
 from regard.inputs.text import TextEmbedding
 from regard.lens.attention_maps import unwrap_model
+from regard.lens.attribution.logit_parts import LogitAttribution, LogitPart
 from regard.lens.frozen_norm import linear_bias, linear_matrix, pull_through_norm, widen
-from regard.lens.logit_parts import LogitAttribution, LogitPart
 from regard.lens.prompt import Prompt, read_prompt, token_id
 from regard.lens.residual import Place, Recording, Unembedding, find_trunk, recording, residual_places
 from regard.models.heads import LMHead, PoolingHead

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from regard.config.errors import ConfigError, did_you_mean
 from regard.lens.attention_maps import unwrap_model
-from regard.lens.explained_inputs import InputVectors, read_inputs
+from regard.lens.attribution.explained_inputs import InputVectors, read_inputs
 from regard.lens.prompt import Prompt, token_id
 from regard.models.heads import DeferredLogits, LMHead, PoolingHead, PretrainingHead, TokenHead
 
@@ -22,7 +22,7 @@ SCORES = ("logit", "probability", "log_probability")
 
 
 class ExplainedScore:
-    """One number of what a model makes of a prompt, as a function of its inputs; call it within `evaluation_mode`."""
+    """One number of what a model makes of a prompt, as a function of its inputs; call it within evaluation mode."""
 
     def __init__(
         self, model: Any, prompt: Prompt, *, target: str | int | None = None, position: int | None = None,

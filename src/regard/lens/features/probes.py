@@ -17,7 +17,7 @@ from torch import Tensor
 from regard.config.errors import ConfigError, DataError
 from regard.lens.activation_stream import BatchTokens, Text, find_addresses, stream_activations
 from regard.lens.attention_maps import unwrap_model
-from regard.lens.linear_fit import LinearMap, cross_validate, fit_map
+from regard.lens.features.linear_fit import LinearMap, cross_validate, fit_map
 from regard.lens.prompt import Prompt, read_prompt
 from regard.lens.residual import residual_places
 from regard.lens.result import LensResult, Picture, Table

@@ -25,12 +25,12 @@ from torch import Tensor
 
 from regard.config.errors import ConfigError, did_you_mean
 from regard.lens.attention_maps import evaluation_mode, unwrap_model
-from regard.lens.explained_inputs import Baseline
-from regard.lens.explained_score import ExplainedScore, ScoreKind
-from regard.lens.integrated_gradients import integrate_gradients
+from regard.lens.attribution.explained_inputs import Baseline
+from regard.lens.attribution.explained_score import ExplainedScore, ScoreKind
+from regard.lens.attribution.integrated_gradients import integrate_gradients
+from regard.lens.attribution.rollout import attention_rows, mean_row, roll_out
 from regard.lens.prompt import Prompt, read_prompt
 from regard.lens.result import LensResult, Picture, Table, Value
-from regard.lens.rollout import attention_rows, mean_row, roll_out
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,6 @@ from torch import Tensor
 from regard.config.errors import ConfigError, DataError, unwritable_error
 from regard.files.atomic import atomic_path
 from regard.lens.attention_maps import unwrap_model
-from regard.lens.predictions import log_probabilities, model_log_probs, position_slices, real_positions
 from regard.lens.prompt import Prompt, read_prompt
 from regard.lens.residual import (
     Place,
@@ -35,6 +34,7 @@ from regard.lens.residual import (
     recording,
     residual_places,
 )
+from regard.lens.stream.predictions import log_probabilities, model_log_probs, position_slices, real_positions
 
 FORMAT, HEADER = 1, "tuned_lens"
 SAMPLE = 4096  # numbers of each weight by which a head is known again

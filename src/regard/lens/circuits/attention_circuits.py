@@ -18,7 +18,7 @@ from regard.config.errors import ConfigError, did_you_mean
 from regard.core.layers import Attention, Norm
 from regard.core.model import Trunk
 from regard.lens.attention_maps import find_attentions, find_trunks, unwrap_model
-from regard.lens.factored_matrix import CircuitMatrix
+from regard.lens.circuits.factored_matrix import CircuitMatrix
 from regard.lens.frozen_norm import apply_gain, fold_norm, linear_matrix, widen
 from regard.lens.result import LensResult, Picture, Table
 

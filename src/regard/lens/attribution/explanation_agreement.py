@@ -18,12 +18,12 @@ from torch import Tensor
 
 from regard.config.errors import ConfigError, DataError, did_you_mean
 from regard.lens.attention_maps import evaluation_mode, unwrap_model
-from regard.lens.explained_score import ExplainedScore
-from regard.lens.input_attribution import ATTRIBUTION_METHODS, AttributionSettings, read_settings
+from regard.lens.attribution.explained_score import ExplainedScore
+from regard.lens.attribution.input_attribution import ATTRIBUTION_METHODS, AttributionSettings, read_settings
+from regard.lens.attribution.rank_correlation import CORRELATIONS
+from regard.lens.attribution.rollout import attention_rows
 from regard.lens.prompt import Prompt, read_prompt
-from regard.lens.rank_correlation import CORRELATIONS
 from regard.lens.result import LensResult, Picture, Table, Value
-from regard.lens.rollout import attention_rows
 
 COMPARED = ("attention", "gradient", "gradient_x_input", "integrated_gradients", "occlusion")
 ATTENTION = ("attention", "last_attention", "attention_rollout")

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from regard.config.errors import ConfigError
 from regard.inputs.text import TextEmbedding
 from regard.lens.attention_maps import unwrap_model
-from regard.lens.circuits import HeadPlace, find_head, memory_norms, ov_matrix, stream_norms
-from regard.lens.factored_matrix import CircuitMatrix
+from regard.lens.circuits.attention_circuits import HeadPlace, find_head, memory_norms, ov_matrix, stream_norms
+from regard.lens.circuits.factored_matrix import CircuitMatrix
 from regard.lens.frozen_norm import apply_gain, fold_norm, linear_matrix, widen
 from regard.lens.prompt import token_id
 from regard.lens.result import LensResult, Table

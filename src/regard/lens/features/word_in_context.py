@@ -111,7 +111,7 @@ def context_similarity(
 
 
 @dataclass(frozen=True, eq=False)
-class WordVectors:
+class ContextVectors:
     """One word's vector at each place (P, D), and those of the other tokens (P, N, D)."""
 
     word: Tensor
@@ -119,7 +119,7 @@ class WordVectors:
     places: tuple[str, ...]
 
 
-def read_vectors(model: Any, text: Text, word: Word, index: int | None, halves: bool) -> WordVectors:
+def read_vectors(model: Any, text: Text, word: Word, index: int | None, halves: bool) -> ContextVectors:
     model = unwrap_model(model)
     trunk = "encoder" if getattr(model, "encoder", None) is not None else "trunk"
     find_trunk(model, trunk)
@@ -132,7 +132,7 @@ def read_vectors(model: Any, text: Text, word: Word, index: int | None, halves: 
     with recording(model, prompt, *(place.address for place in places)) as run:
         x = torch.stack([run.seen[place.address][0].float().cpu() for place in places])  # (P, N, D)
     rest = [i for i in range(ids.shape[1]) if i not in at]
-    return WordVectors(x[:, at].mean(1), x[:, rest], tuple(place.name for place in places))
+    return ContextVectors(x[:, at].mean(1), x[:, rest], tuple(place.name for place in places))
 
 
 def mean_cosine(x: Tensor, y: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from regard.lens.explained_score import ExplainedScore
+from regard.lens.attribution.explained_score import ExplainedScore
 
 # Kronrod's seven points on [-1, 1], with the three of Gauss among them: exact for polynomials of degree ten and five
 NODES = (-0.9604912687080203, -0.7745966692414834, -0.4342437493468026, 0.0,

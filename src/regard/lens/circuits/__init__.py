@@ -1,0 +1,1 @@
+"""Circuits: the QK and OV matrices of heads, what they do to words, and how heads compose."""

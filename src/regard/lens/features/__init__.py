@@ -1,0 +1,1 @@
+"""Features: neurons, linear probes, words in context and steering vectors."""

@@ -1,0 +1,1 @@
+"""The residual stream decoded: logit lens, tuned lens, and the predictions they are compared with."""
