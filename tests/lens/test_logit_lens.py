@@ -203,6 +203,7 @@ def test_the_picture_has_a_word_in_every_cell():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.spec("S153")
 def test_the_lens_of_a_published_gpt2_is_its_hidden_states_through_its_own_norm_and_head(tied, tmp_path):
     sizes = hf.GPT2Config(
         vocab_size=53, n_embd=24, n_layer=3, n_head=4, n_positions=20, tie_word_embeddings=tied, initializer_range=0.3

@@ -23,6 +23,11 @@ from regard.lens.features.word_in_context import (
 )
 from regard.lens.gradient_reach import gradient_decay, jacobian_norms, receptive_field
 from regard.lens.heads import HeadSummary, head_similarity, most_similar_heads, summarize_heads
+from regard.lens.patching.activation_patching import PatchGrid, PatchingResult, patch_activations
+from regard.lens.patching.attribution_patching import AttributionPatchingResult, PatchingComparison, attribute_patches
+from regard.lens.patching.causal_tracing import CausalTrace, EmbeddingNoise, causal_trace
+from regard.lens.patching.logit_metrics import LogitMetric, logit_difference, probability, target_loss
+from regard.lens.patching.path_patching import PathPatchingResult, patch_paths
 from regard.lens.prompt import Prompt, read_prompt
 from regard.lens.pruning import prune_heads
 from regard.lens.roles import ROLES, HeadRole, delimiter_ids, repeated_ids
@@ -33,20 +38,28 @@ __all__ = [
     "ATTRIBUTION_METHODS",
     "AblationRow",
     "AttentionView",
+    "AttributionPatchingResult",
+    "CausalTrace",
     "CircuitMatrix",
     "CompositionScores",
     "ContextComparison",
     "ContextSimilarity",
+    "EmbeddingNoise",
     "ExplanationAgreement",
     "HeadRole",
     "HeadSummary",
     "InputAttribution",
     "LogitAttribution",
     "LogitLens",
+    "LogitMetric",
     "LogitPart",
     "NeuronExamples",
     "NeuronMatches",
     "NeuronWords",
+    "PatchGrid",
+    "PatchingComparison",
+    "PatchingResult",
+    "PathPatchingResult",
     "ProbeResult",
     "ProbeSweep",
     "Prompt",
@@ -62,6 +75,8 @@ __all__ = [
     "attention_views",
     "attribute_inputs",
     "attribute_logit",
+    "attribute_patches",
+    "causal_trace",
     "closest_pairs",
     "compare_contexts",
     "compare_explanations",
@@ -76,6 +91,7 @@ __all__ = [
     "head_similarity",
     "idle_heads",
     "jacobian_norms",
+    "logit_difference",
     "logit_lens",
     "most_similar_heads",
     "nearest_tokens",
@@ -83,6 +99,9 @@ __all__ = [
     "noise_threshold",
     "ov_matrix",
     "ov_words",
+    "patch_activations",
+    "patch_paths",
+    "probability",
     "project_pca",
     "prunable_heads",
     "prune_heads",
@@ -95,6 +114,7 @@ __all__ = [
     "steering",
     "steering_vector",
     "summarize_heads",
+    "target_loss",
     "token_vectors",
     "tune_lens",
     "why_not_watchable",

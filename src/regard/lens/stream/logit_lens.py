@@ -96,7 +96,7 @@ class LogitLens(LensResult):
         return Picture("grid", title, values, self.places, self.positions, "probability of the top prediction", cells)
 
 
-def logit_lens(
+def logit_lens(  #: S153
     model: Any, prompt: str | Tensor | Sequence[int] | Prompt, *, source: str | Tensor | None = None,
     pair: str | None = None, top_k: int = 5, watch: Sequence[str | int] = (), halves: bool = True,
     lens: TunedLens | None = None,

@@ -1,0 +1,1 @@
+"""Patching: activations of one run put into another, and what that changes."""
