@@ -29,6 +29,7 @@ from regard.cli import (
     fill,
     forecast,
     generate,
+    lens,
     likelihood,
     models,
     scale,
@@ -72,6 +73,7 @@ class VerbGroup(TyperGroup):
 # Plain help: typer's panels would import rich, which costs as much again as everything before it.
 PLAIN: dict[str, Any] = {"cls": VerbGroup, "rich_markup_mode": None, "pretty_exceptions_enable": False}
 app = typer.Typer(**PLAIN)
+look = typer.Typer(add_completion=False, help="Look inside a model: what layers, heads and units do.", **PLAIN)
 tokens = typer.Typer(add_completion=False, help="Train a tokenizer, and see what it does.", **PLAIN)
 
 VERBS: dict[typer.Typer, dict[str, Callable[..., Any]]] = {
@@ -84,11 +86,17 @@ VERBS: dict[typer.Typer, dict[str, Callable[..., Any]]] = {
         "compare": compare.compare, "scale": scale.scale, "check": check.check, "convert": convert.convert,
         "check-kernel": check.check_kernel, "report": train.report, "models": models.models, "schema": explain.schema,
     },
+    look: {
+        "logit-lens": lens.logit_lens, "tune": lens.tune, "attribute": lens.attribute, "inputs": lens.inputs,
+        "agreement": lens.agreement, "patch": lens.patch, "trace": lens.trace, "neurons": lens.neurons,
+        "neuron": lens.neuron, "context": lens.context, "steer": lens.steer,
+    },
     tokens: {"train": tokenize.train, "encode": tokenize.encode, "decode": tokenize.decode},
 }  # fmt: skip
 for group, verbs in VERBS.items():
     for name, verb in verbs.items():
         group.command(name, cls=VerbCommand)(verb)
+app.add_typer(look, name="lens")
 app.add_typer(tokens, name="tokenize")
 
 

@@ -46,7 +46,7 @@ class Prompt:
 
 
 def read_prompt(
-    model: Any, prompt: str | Tensor | Sequence[int] | Prompt, *, source: str | Tensor | None = None,
+    model: Any, prompt: str | Tensor | Sequence[int] | Prompt | None, *, source: str | Tensor | None = None,
     pair: str | None = None, **given: Tensor,
 ) -> Prompt:  # fmt: skip
     """A Prompt of whatever the model reads; `pair` is the second text of an encoder, what else is given goes along."""
@@ -60,6 +60,8 @@ def read_prompt(
         read = model.encode_inputs(prompt, source=source, pair=pair) | given
         first = read.pop("ids")
     else:
+        if prompt is None:
+            raise ConfigError("prompt: give a text, ids or an image; only a source in words can be translated")
         first = prompt if isinstance(prompt, Tensor) else torch.tensor([list(prompt)])
         first = first[None] if first.dim() == 1 else first
         read = {**given, **({} if source is None else {"source": source})}
