@@ -122,11 +122,11 @@ def run_block(
         x, even = linear_residual(attend_cache(block.attn, qkv, scope, past), block.attn.out, x, soon)
         x, even = (block.attn_norm(x) if even is None else even, None) if post else (x, even)
     else:
-        x, even = block.add(x, block.attn, block.attn_norm, scope, past), None
-    if block.cross is not None and block.cross_norm is not None:
-        x = block.add(x, block.cross, block.cross_norm, scope, across).contiguous()
+        x, even = block.add("attn", x, scope, past), None
+    if block.cross is not None:
+        x = block.add("cross", x, scope, across).contiguous()
     if not plain:
-        return block.add(x, mlp, block.mlp_norm, scope), None
+        return block.add("mlp", x, scope), None
     norm = None if post or even is not None else block.mlp_norm
     hidden = fused_linear(x if even is None else even, mlp.up, norm, act=mlp.activation, gated=mlp.gated)
     x, even = linear_residual(hidden, mlp.down, x, block.mlp_norm if post else then)
