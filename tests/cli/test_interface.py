@@ -57,6 +57,7 @@ SURFACE = {
     "models": "name --json",
     "schema": "",
     "lens": "",
+    "lens scan": "model text --source --dtype --json",
     "lens logit-lens": "model text --source --watch --top-k --halves --no-halves --tuned --dtype --out --json",
     "lens tune": "model file --out --steps --lr --halves --no-halves --dtype",
     "lens attribute": "model text --source --token --against --position --neurons --dtype --out --json",

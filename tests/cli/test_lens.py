@@ -27,6 +27,14 @@ def test_the_logit_lens_prints_the_numbers_of_the_library(say, checkpoint):
     assert say("lens", "logit-lens", checkpoint, "the cat", "--watch", "s").out == f"{read}\n"
 
 
+def test_a_scan_is_a_page_of_findings_and_one_object_of_json(say, checkpoint):
+    page, object = say("lens", "scan", checkpoint, "the cat"), say("lens", "scan", checkpoint, "the cat", "--json")
+    findings = json.loads(object.out)["findings"]
+
+    assert [finding["name"] for finding in findings] == ["surprise", "decision", "parts", "inputs", "heads"]
+    assert all(finding["sentence"] in page.out and finding["code"] in page.out for finding in findings)
+
+
 def test_the_parts_of_a_logit_sum_to_it(say, checkpoint):
     shown = say("lens", "attribute", checkpoint, "the cat", "--token", "s", "--json")
     rows = json.loads(shown.out)["rows"]

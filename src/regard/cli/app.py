@@ -87,9 +87,9 @@ VERBS: dict[typer.Typer, dict[str, Callable[..., Any]]] = {
         "check-kernel": check.check_kernel, "report": train.report, "models": models.models, "schema": explain.schema,
     },
     look: {
-        "logit-lens": lens.logit_lens, "tune": lens.tune, "attribute": lens.attribute, "inputs": lens.inputs,
-        "agreement": lens.agreement, "patch": lens.patch, "trace": lens.trace, "neurons": lens.neurons,
-        "neuron": lens.neuron, "context": lens.context, "steer": lens.steer,
+        "scan": lens.scan, "logit-lens": lens.logit_lens, "tune": lens.tune, "attribute": lens.attribute,
+        "inputs": lens.inputs, "agreement": lens.agreement, "patch": lens.patch, "trace": lens.trace,
+        "neurons": lens.neurons, "neuron": lens.neuron, "context": lens.context, "steer": lens.steer,
     },
     tokens: {"train": tokenize.train, "encode": tokenize.encode, "decode": tokenize.decode},
 }  # fmt: skip

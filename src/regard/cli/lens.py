@@ -32,6 +32,21 @@ FilesArgument = Annotated[
 ]
 
 
+def scan(
+    model: ModelArgument,
+    text: TextArgument,
+    *,
+    source: SourceOption = None,
+    dtype: Dtype = "fp32",
+    json: JsonOption = False,
+) -> None:
+    """Run the cheap lenses on a text: a page of findings, with the Python behind each."""
+    opened = open_lens_model(model, dtype)
+    from regard import lens
+
+    show_result(lens.scan(opened, text, source=source), None, json)
+
+
 def logit_lens(
     model: ModelArgument,
     text: TextArgument,

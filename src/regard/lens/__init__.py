@@ -29,6 +29,7 @@ from regard.lens.patching.causal_tracing import CausalTrace, EmbeddingNoise, cau
 from regard.lens.patching.logit_metrics import LogitMetric, logit_difference, probability, target_loss
 from regard.lens.patching.path_patching import PathPatchingResult, patch_paths
 from regard.lens.prompt import Prompt, read_prompt
+from regard.lens.prompt_scan import Finding, ScanResult, scan
 from regard.lens.pruning import prune_heads
 from regard.lens.roles import ROLES, HeadRole, delimiter_ids, repeated_ids
 from regard.lens.stream.logit_lens import LogitLens, logit_lens
@@ -46,6 +47,7 @@ __all__ = [
     "ContextSimilarity",
     "EmbeddingNoise",
     "ExplanationAgreement",
+    "Finding",
     "HeadRole",
     "HeadSummary",
     "InputAttribution",
@@ -64,6 +66,7 @@ __all__ = [
     "ProbeSweep",
     "Prompt",
     "ROLES",
+    "ScanResult",
     "SteeringVector",
     "TokenExample",
     "TunedLens",
@@ -109,6 +112,7 @@ __all__ = [
     "read_prompt",
     "receptive_field",
     "repeated_ids",
+    "scan",
     "search_neurons",
     "solve_analogy",
     "steering",
