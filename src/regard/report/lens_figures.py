@@ -10,6 +10,7 @@ at zero or is centred there is blue to red, safe for colour-blind readers.
 import io
 import json
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 from regard.config.errors import ConfigError
@@ -77,10 +78,11 @@ def draw_picture(picture: Picture, form: str) -> bytes:
     draw = {"grid": draw_grid, "bars": draw_bars, "lines": draw_lines}[picture.kind]
     settings: Any = {"svg.fonttype": "none", "svg.hashsalt": "regard", "text.parse_math": False}
     with matplotlib.rc_context(settings):
-        figure = Figure(figsize=figure_size(picture), layout="constrained")
+        wide, high = figure_size(picture)
+        figure = Figure(figsize=(wide, high), layout="constrained")
         axes = figure.add_subplot()
         draw(picture, figure, axes)
-        axes.set_title(picture.title, loc="left", fontsize=11)
+        figure.suptitle(fill(picture.title, int(11 * wide)), x=0.02, ha="left", fontsize=11)  # letters in the width
         out = io.BytesIO()
         figure.savefig(out, format=form, dpi=144, metadata={"Date": None} if form == "svg" else None)
     return out.getvalue()
