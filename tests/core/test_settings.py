@@ -1,10 +1,14 @@
 """The closed tables of the config are the tables of the rooms, and what a config gets wrong is named by its path."""
 
+import math
 from typing import get_args
 
 import pytest
 import torch
-from core.builders import DIM, VOCAB, B, H, ids_of, model, translator, trunk
+from core.builders import DIM, VOCAB, B, H, ids_of, model, scope, translator, trunk
+from torch import Tensor, nn
+from torch.testing import assert_close
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import regard
 from regard import config as C
@@ -52,19 +56,52 @@ def test_every_position_a_config_can_name_is_built(part):
     assert isinstance(build_position(part(), 64, 4, 16), Position)
 
 
+def linear(part: nn.Module, x: Tensor) -> Tensor:
+    return x @ part.weight.mT + (0 if part.bias is None else part.bias)
+
+
+def transformed(lm: nn.Module, x: Tensor) -> Tensor:
+    """BERT's logits: a dense layer, the trunk's activation and norm, then the table."""
+    return linear(lm, lm.norm(linear(lm.dense, x).clamp(min=0)))
+
+
+ANSWERS = {  # what a head of this kind makes of the trunk's vectors (B, N, D) when nothing else is said
+    "lm": lambda head, x: linear(head, x),
+    "pooling": lambda head, x: x[:, 0],
+    "token": lambda head, x: linear(head.out, x),
+    "none": lambda head, x: x,
+    "pretraining": lambda head, x: (
+        transformed(head.lm, x), linear(head.pooling.out, linear(head.pooling.dense, x[:, 0]).tanh())
+    ),
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("kind", sorted(set(kinds(C.Head)) - {"forecast"}))  # which is for series alone
-def test_every_head_a_config_can_name_is_built(kind):
-    head = from_dict(C.Transformer, {"head": {"kind": kind}}).head
+def test_every_head_a_config_can_name_answers_by_its_formula(kind):
+    made, ids = model(head=from_dict(C.Transformer, {"head": {"kind": kind}}).head), ids_of(B, N)
 
-    made = model(head=head)(ids_of(B, N))
+    assert_close(made(ids), ANSWERS[kind](made.head, made.trunk(made.embed(ids)).x))
 
-    assert all(each.isfinite().all() for each in (made if kind == "pretraining" else [made]))
+
+FORMULAS = {
+    "relu": lambda x: max(x, 0.0),
+    "relu2": lambda x: max(x, 0.0) ** 2,
+    "silu": lambda x: x / (1 + math.exp(-x)),
+    "gelu": lambda x: x * (1 + math.erf(x / math.sqrt(2))) / 2,
+    "gelu_tanh": lambda x: x * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2,
+    "quick_gelu": lambda x: x / (1 + math.exp(-1.702 * x)),
+}
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("gated", [False, True])
-def test_every_activation_runs_in_every_feed_forward_layer(activation, gated):
-    assert model(mlp=C.MLP(activation=activation, gated=gated))(ids_of(B, N)).isfinite().all()
+def test_every_activation_is_its_formula_in_every_feed_forward_layer(activation, gated):
+    mlp, x = model(mlp=C.MLP(hidden=17, activation=activation, gated=gated)).trunk.blocks[1].mlp, torch.randn(B, N, DIM)
+    first, *second = linear(mlp.up, x).split(17, -1)
+    hidden = torch.tensor([FORMULAS[activation](each) for each in first.flatten().tolist()]).view_as(first)
+
+    assert first.min() < -0.5 and first.max() > 0.5 and len(second) == gated
+    assert_close(mlp(x, scope(x)), linear(mlp.down, hidden * second[0] if gated else hidden))
 
 
 # ---------------------------------------------------------------- mistakes that a config can hold
@@ -175,8 +212,17 @@ def test_positions_beside_the_tokens_must_leave_them_some_channels(said):
     assert trunk(position=said, embed_dim=1).embed_dim == 1  # then the tokens bring their own
 
 
-def test_buckets_for_both_sides_may_stand_in_a_trunk_that_never_looks_ahead():
-    assert model(position=C.T5Bias(bidirectional=True), mask="causal")(ids_of(B, N)).isfinite().all()
+def test_buckets_for_both_sides_are_those_for_the_past_in_a_trunk_that_never_looks_ahead():
+    """Half of the table is for what comes later, and nothing comes later."""
+    both, past = (
+        model(position=C.T5Bias(bidirectional=sides, num_buckets=count, max_distance=6), mask="causal")
+        for sides, count in ((True, 8), (False, 4))
+    )
+    state, table = both.state_dict(), "trunk.positions.0.bias"
+    past.load_state_dict(state | {table: state[table][:4]})
+    ids = ids_of(B, N)
+
+    assert_close(both(ids), past(ids))
 
 
 # ---------------------------------------------------------------- mistakes that only an input shows
@@ -244,7 +290,37 @@ def test_positions_may_lean_where_the_embedding_has_another_width():
     assert model(embed_dim=6, position=C.SinusoidalPosition(mode="qk"))(ids_of(B, N)).shape == (B, N, VOCAB)
 
 
-def test_a_config_that_is_refused_is_refused_before_torch_allocates_anything():
-    with pytest.raises(ValueError, match="dim 512 is not divisible by attention.heads 7"):
-        Transformer(C.Transformer(trunk=C.Trunk(attention=C.Attention(heads=7))))
-    assert trunk().head_width == DIM // H
+class Made(TorchDispatchMode):
+    """The number of elements in each tensor that any operation makes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.elements: list[int] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **kwargs or {})
+        self.elements += [each.numel() for each in (out if isinstance(out, tuple | list) else [out])]
+        return out
+
+
+@pytest.mark.parametrize(
+    "tree, sentence",
+    [
+        ({"trunk": {"attention": {"heads": 7}}}, "dim 512 is not divisible by attention.heads 7"),
+        ({"trunk": {"dropout": {"mlp": 1.0}}}, "trunk.dropout.mlp: 1.0 is not a rate"),
+        ({"head": {"vocab": 7}}, "head.vocab: a tied head has the embedding's"),
+        ({"trunk": {"dim": 9, "attention": {"heads": 3}}}, "position.dim 9 is not divisible by two"),  # as it is built
+    ],
+)
+def test_a_config_that_is_refused_is_refused_before_torch_allocates_anything(tree, sentence):
+    with Made() as made, pytest.raises(ValueError, match=sentence):
+        Transformer(from_dict(C.Transformer, tree))
+
+    assert made.elements == []
+
+
+def test_a_config_that_is_taken_allocates_its_weights():
+    with Made() as made:  # which would see what the refused ones allocate
+        Transformer(C.Transformer(embed=C.TextEmbedding(vocab=VOCAB), trunk=trunk()))
+
+    assert max(made.elements) >= VOCAB * DIM

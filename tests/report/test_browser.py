@@ -1,16 +1,22 @@
 """The report in a real browser: Debian's Chromium opens it from the disk, and everything is there."""
 
+import base64
+import io
 import os
 import re
 import shutil
 from pathlib import Path
 
 import pytest
-from report.run_folders import HOSTILE, SAID, eventful, whole_run
+import torch
+from PIL import Image
+from report.run_folders import HOSTILE, SAID, data_in, eventful, put, whole_run
+from torch import Tensor
+from torch.testing import assert_close
 
 import regard
 from regard import config as C
-from regard import report
+from regard import lens, report
 from regard.training.api import fit
 
 CHROMIUM = shutil.which("chromium")
@@ -275,3 +281,78 @@ def test_pointing_at_a_layer_tells_its_gradient_and_its_update(opened, tmp_path)
 
     assert told == "trunk.1, step 60: 0.01667."
     assert first.locator(".says").inner_text().endswith("0.001 of its weights a step.")
+
+
+# ---------------------------------------------------------------- images
+
+FAINT = 12.5 / 255  # what is less is not coloured
+# What lies over each patch: how much of the colour of a look, and where.
+LOOKS = """patches => patches.map(patch => {
+  const { x, y, width, height } = patch.getBoundingClientRect();
+  const parts = getComputedStyle(patch).backgroundColor.match(/[\\d.]+/g).map(Number);
+  return { name: patch.title, box: [x, y, width, height], colour: parts.slice(0, 3), share: parts[3] };
+})"""
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory) -> tuple[Path, Tensor]:
+    """The page of a small ViT on a handful of images, and the maps (heads, 10, 10) of the first one that it shows."""
+    folder, chance = tmp_path_factory.mktemp("seen"), torch.Generator().manual_seed(5)
+    pixels = (torch.randint(0, 256, (6, 6), generator=chance).tolist() for _ in range(20))
+    put(folder / "shapes.jsonl", [{"image": each, "label": number % 3} for number, each in enumerate(pixels)])
+    trunk = C.Trunk(**TRUNK | {"position": C.SinusoidalPosition()})
+    shape = C.Transformer(
+        embed=C.PatchEmbedding(patch_size=2, image_size=6, channels=1), trunk=trunk, head=C.PoolingHead()
+    )
+    said = C.Recipe(data=C.Data(source=str(folder / "shapes.jsonl"), validation=0.3), task=C.Classification(),
+                    model=shape, train=C.Train(steps=2, batch_size=5, compile=False, device="cpu"))  # fmt: skip
+    fit(said, folder / "run", quiet=True)
+    model = regard.load(folder / "run", device="cpu")
+    with torch.no_grad():
+        for weight in model.parameters():  # so that heads have something to look at
+            weight.add_(0.3 * torch.randn(weight.shape, generator=chance))
+    page = report.write_report(folder / "run", model, model.tokenizer)
+    first = data_in(page.read_text(encoding="utf8"))["answers"]["rows"][0]["picture"].partition(",")[2]
+    image = torch.tensor(list(Image.open(io.BytesIO(base64.b64decode(first))).tobytes()), dtype=torch.uint8)
+    views = lens.attention_views(model, image.view(1, 1, 6, 6))
+    return page, torch.cat([view.pattern[0] for view in views])
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(360, "dark"), (1280, "light")], ids=["360 dark", "1280 light"])
+def test_the_patches_of_an_image_show_where_each_head_looks(opened, seen, width, scheme):
+    path, maps = seen
+    page = opened(path, width, scheme)
+    over, drawn = page.locator(".patches span"), []
+    for head in range(len(maps)):
+        page.locator(".mini").nth(head).click()
+        over.nth(5).hover()  # the last patch of the second row: after the learned token the seventh
+        looks = over.evaluate_all(LOOKS)
+        drawn.append([each["share"] for each in looks])
+
+    assert [each["name"] for each in looks] == [f"{row},{column}" for row in range(3) for column in range(3)]
+    assert {tuple(each["colour"]) for each in looks if each["share"]} == {(213, 94, 0)}
+    weights = maps[:, 6, 1:].sqrt()
+    assert_close(torch.tensor(drawn), 0.9 * weights * (weights > FAINT), atol=0.01, rtol=0)
+    assert torch.pdist(torch.tensor(drawn)).min() > 0.05  # no two heads are drawn alike
+    assert page.locator(".patches .asks").get_attribute("title") == "1,2"
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(360, "dark"), (1280, "light")], ids=["360 dark", "1280 light"])
+def test_the_patches_cover_the_image_in_rows_and_columns(opened, seen, width, scheme):
+    page = opened(seen[0], width, scheme)
+    image, side = page.locator(".patches img").bounding_box(), page.locator(".patches").bounding_box()["width"] / 3
+    shown = page.locator(".patches img").evaluate("image => [image.naturalWidth, image.naturalHeight]")
+    boxes = torch.tensor([each["box"] for each in page.locator(".patches span").evaluate_all(LOOKS)])
+    rows, columns = torch.arange(9) // 3, torch.arange(9) % 3
+    meant = torch.stack([image["x"] + side * columns, image["y"] + side * rows], 1)
+
+    assert shown == [6, 6] and side > 40 and page.evaluate("document.documentElement.scrollWidth") == width
+    assert_close(boxes, torch.cat([meant, torch.full((9, 2), side)], 1), atol=1.0, rtol=0)
+
+
+def test_the_maps_of_a_model_of_images_are_drawn(opened, seen):
+    page = opened(seen[0])
+    canvases = page.locator(".mini canvas, .big canvas")
+
+    assert canvases.count() == len(seen[1]) + 1
+    assert all(canvas.evaluate(COLOURS) > 20 for canvas in canvases.all())

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 import re
 import signal
 import statistics
@@ -18,6 +19,7 @@ from torch.testing import assert_close
 from regard import config, studies, zoo
 from regard.config.trunk import KERNELS as KERNEL_NAMES
 from regard.core.kernels import KERNELS, register_kernel
+from regard.data.builtin import ToyDataset
 from regard.inference.load import load_model
 from regard.measure.complexity import cost_order
 from regard.measure.peak_memory import peak_tensor_bytes
@@ -303,19 +305,38 @@ def test_the_csv_holds_what_the_table_shows(desk):
     assert float(lines[0]["validation"]) == table.variant_rows(made, made.tables[0])[0].validation.mean
 
 
+APPROXIMATE, UNCACHED = {"topk", "linear", "performer", "lsh"}, {"lsh"}
+CELLS = {"lstm", "gru"}
+COLUMNS = {"parameters", "validation", "a step", "memory", "writes", "off dense", "grows"}
+
+
 @pytest.mark.slow
 @pytest.mark.spec("S123")
-def test_every_variant_has_loss_time_memory_and_growth(desk, monkeypatch):
-    monkeypatch.setattr(kernel_error, "SHORTEST", 256)
+@pytest.mark.parametrize("name", studies.builtin_studies())
+def test_every_variant_has_loss_time_memory_and_growth(desk, monkeypatch, name):
+    """Each that a packaged study names, at its quick size and on its first words: which they are does not matter."""
+    monkeypatch.setattr(ToyDataset, "records", lambda toy, tally: map(toy.record, range(300)))
     monkeypatch.setattr(kernel_error, "LONG", 0.0)
-    made = compared("model.kernel=fused,local", 'model.mask="causal & window(2)"', measured=True)
+    quick = studies.load_study(name, ["train.steps=2"], quick=True)
+    made = studies.StudyRun(replace(quick, longest=256), Path("out"))
     made.run()
 
-    for row in table.variant_rows(made, made.tables[0]):
-        assert row.validation and row.step_seconds and row.memory and row.speed and row.growth["kernel"] in row.name
-        assert row.error < 1e-5
-    known = {name: values for name, values in studies.study_results(made)["tables"][0]["columns"].items()}
-    assert {"parameters", "validation", "a step", "memory", "writes", "off dense", "grows"} <= known.keys()
+    for part, told in zip(made.tables, studies.study_results(made)["tables"], strict=True):
+        rows = {row.name: row for row in table.variant_rows(made, part)}
+        assert list(rows) == [each.name for each in studies.expand_variants(part.part)]
+        assert [who for who, row in rows.items() if row.refused] == [who for who in rows if "linformer" in who]
+        for variant in part.variants:
+            row, trunk = rows[variant.name], variant.recipe.model.trunk
+            if row.refused:
+                assert "must be full, not causal" in row.refused
+                continue
+            kernel = trunk.cell if trunk.kind == "recurrent" else trunk.attention.kernel.partition("(")[0]
+            assert row.validation.mean > 0 and row.step_seconds > 0 and row.memory > 4 * row.parameters, row
+            assert row.growth["kernel"] in (KERNEL_NAMES if kernel == "auto" else [kernel])
+            assert len(row.growth["seconds"]) == 3 and math.isfinite(row.growth["exponent"]), row
+            assert (row.speed is None) if kernel in UNCACHED else row.speed > 0, row
+            assert (row.error is None) if kernel in CELLS else (row.error > 1e-5) == (kernel in APPROXIMATE), row
+        assert told["columns"].keys() >= COLUMNS
 
 
 # ---------------------------------------------------------------- measurements
@@ -493,6 +514,24 @@ def test_a_key_with_several_values_says_what_its_stage_tries(desk, monkeypatch):
     rates = [trial.name for trial in tuning.trials if trial.stage == "learning rate"]
     assert rates == ["as it is", "train.optimizer.lr=2e-3", "train.optimizer.lr=3e-3", "train.optimizer.lr=4e-3"]
     assert tuning.trials[-1].stage == "model.heads"
+
+
+@pytest.mark.slow
+@pytest.mark.spec("S101")
+def test_a_real_tuning_keeps_what_reached_the_lowest_loss(desk):
+    """Every setting that was tried is trained once more by itself, and reaches the loss that the choice was made by."""
+    tuning = studies.TuningRun("recipe.toml", ("train.optimizer.lr=1e-6,1e-2", "train.steps=9"), desk / "out")
+    assert tuning.run() is None
+    reached = {}
+    for number, changes in enumerate(dict.fromkeys(trial.changes for trial in tuning.trials)):
+        reached[changes] = fit(zoo.read_recipe("recipe.toml", changes), desk / str(number), quiet=True).eval_loss
+
+    for stage in tuning.stages:
+        tried = [trial for trial in tuning.trials if trial.stage == stage]
+        assert [trial.loss.mean for trial in tried] == [reached[trial.changes] for trial in tried]
+        assert [trial for trial in tried if trial.kept] == [min(tried, key=lambda trial: reached[trial.changes])]
+    assert zoo.read_recipe(str(desk / "out" / "tuned.toml")).train.optimizer.lr == 1e-2  # at 1e-6 nothing is learned
+    assert tuning.best == min(reached, key=reached.get)
 
 
 def test_half_the_batch_takes_twice_the_steps(recipe):
