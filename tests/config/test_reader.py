@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import regard.config as library
 from regard.config.errors import ConfigError
 from regard.config.overrides import apply_override
-from regard.config.reader import from_dict, json_schema, read_toml, to_dict, to_toml
+from regard.config.reader import config_leaves, from_dict, json_schema, read_toml, to_dict, to_toml
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -477,3 +477,10 @@ def test_a_number_that_nothing_can_be_trained_with_is_refused_by_its_path(path, 
         apply_override(table, f"{path}={value}")
         with pytest.raises(ConfigError, match=rf"^{re.escape(path)}: .*(inf|nan|-1|1e\+39)"):
             from_dict(library.Recipe, table)
+
+
+def test_the_leaves_of_a_config_are_its_settings_by_their_paths():
+    towers = [{"dim": 3}, {"dim": 5}]
+    leaves = dict(config_leaves({"trunk": {"dim": 6, "position": {"kind": "none"}}, "towers": towers}))
+
+    assert leaves == {"trunk.dim": 6, "trunk.position.kind": "none", "towers": towers}

@@ -28,6 +28,14 @@ def windows():
     return WindowBatches(TokenShards(torch.arange(500, dtype=torch.int32)), 7, 5, seed=3)
 
 
+def test_what_a_prefetcher_lacks_is_an_error_of_its_own():
+    ahead = Prefetcher(windows(), 0)
+
+    assert len(ahead.data.names(0)) == 5
+    with pytest.raises(AttributeError, match="'Prefetcher' object has no attribute 'bacth'"):
+        ahead.bacth(0)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 3])
 def test_several_processes_give_the_same_batches_as_none(workers):

@@ -17,7 +17,7 @@ from regard import config as C
 from regard.config.errors import ConfigError, DataError
 from regard.data.records import BadRecordPolicy
 from regard.data.sources import find_records, find_texts
-from regard.files.size_limits import DEFAULT, check_bytes, max_bytes
+from regard.files.size_limits import DEFAULT, check_bytes, format_bytes, max_bytes
 
 RAISED = "set REGARD_MAX_BYTES"
 
@@ -89,10 +89,18 @@ def test_a_small_file_that_promises_gigabytes_is_refused_at_once(name, tmp_path)
     assert time.process_time() - began < 1 and held() - before < 100 << 20
 
 
+def test_bytes_are_written_for_people():
+    sizes = (12, 1000, 2048, 1020 << 10, 3 << 30, 1.5 * 2**40, 10**400)
+
+    assert [format_bytes(size) for size in sizes] == [
+        "12 B", "1000 B", "2 KiB", "1020 KiB", "3 GiB", "1.5 TiB", "more than an EiB"
+    ]  # fmt: skip
+
+
 def test_the_limit_is_raised_by_the_environment(tmp_path, monkeypatch):
     path = npz(tmp_path / "a.npz", a=3)
     monkeypatch.setenv("REGARD_MAX_BYTES", "2M")
-    with pytest.raises(DataError, match="2.0 MiB are the most"):
+    with pytest.raises(DataError, match="2 MiB are the most"):
         read(path)
     monkeypatch.setenv("REGARD_MAX_BYTES", "4M")
     with pytest.raises(DataError, match="CRC"):  # read now, and the sum of its bytes was never right

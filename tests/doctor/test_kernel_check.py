@@ -91,6 +91,23 @@ def draws_anew(q, k, v, plan, args):
     return reference(q + 0.1 * torch.randn_like(q), k, v, plan, args)
 
 
+class NoGradient(torch.autograd.Function):
+    """Its gradient is no number."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, x):
+        return torch.full_like(x, torch.nan)
+
+
+@broken("numbers")
+def gradients_that_are_no_numbers(q, k, v, plan, args):
+    return reference(q, k, NoGradient.apply(v), plan, args)
+
+
 @broken("raises", exact=False)
 def raises(q, k, v, plan, args):
     raise IndexError("off by one")
@@ -107,7 +124,7 @@ config.KERNELS[:] = [name for name in config.KERNELS if name not in MINE]
         ("broken_reference", "equals reference"), ("broken_future", "the future"), ("broken_future", "padding"),
         pytest.param("broken_gradients", "gradients", marks=pytest.mark.slow), ("broken_crowd", "the future"),
         ("broken_empty", "empty row"), ("broken_groups", "grouped heads"), ("broken_chance", "the same twice"),
-        ("broken_future", "cache"),
+        ("broken_future", "cache"), ("broken_numbers", "equals reference"), ("broken_numbers", "the future"),
     ],
 )  # fmt: skip
 def test_a_kernel_that_breaks_a_law_is_found_out(name, law):

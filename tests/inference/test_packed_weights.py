@@ -136,7 +136,7 @@ def test_verbs_inside_verbs_and_a_step_that_fails_leave_the_weights_plain(saved)
 
 
 def test_no_copy_is_made_without_memory_for_it(saved, products, monkeypatch):
-    monkeypatch.setattr(room, "free_bytes", lambda: 1000.0)
+    monkeypatch.setattr(room, "free_memory_bytes", lambda: 1000.0)
     write(regard.load(saved, device="cpu"))
 
     assert not products

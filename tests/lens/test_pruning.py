@@ -211,6 +211,11 @@ def test_what_cannot_be_pruned_is_refused_in_a_sentence(shape, gone, why):
         lens.prune_heads(SHAPES[shape].model(), gone)
 
 
+def test_the_first_few_of_many_attentions_are_named():
+    with pytest.raises(C.ConfigError, match=r"there are trunk\.0\.attn, trunk\.1\.attn, trunk\.2\.attn and 2 more$"):
+        lens.prune_heads(text(mask="causal", depth=5)(), {"nothing": [0]})
+
+
 def test_slopes_that_go_by_the_number_of_heads_are_refused():
     with pytest.raises(C.ConfigError, match="trunk.position: 'alibi' gives each head a slope"):
         lens.prune_heads(text(mask="causal", position=C.AlibiPosition())(), {"trunk.0.attn": [0]})

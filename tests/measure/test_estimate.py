@@ -13,7 +13,7 @@ from regard import measure
 from regard.core.model import BlockRunner
 from regard.measure import format_estimate
 from regard.measure.estimate import attention_heads
-from regard.measure.explain import format_bytes, format_count, model_rows
+from regard.measure.explain import format_count, model_rows
 from regard.measure.fake_model import max_tokens, position_limit
 
 # ---------------------------------------------------------------- the bill
@@ -117,7 +117,6 @@ def test_all_layers_that_look_have_their_squares():
 
 def test_numbers_are_written_for_people():
     assert [format_count(n) for n in (999, 1e6, 3.96e9, 2e21)] == ["999 ", "1 M", "3.96 G", "2 Z"]
-    assert [format_bytes(n) for n in (12, 2048, 3 * 2**30)] == ["12 B", "2 KiB", "3 GiB"]
     assert [format_estimate.format_si(n, "B") for n in (12, 33_554_432, 999.99e6, 800e9)] == [
         "12 B",
         "33.55 MB",

@@ -168,6 +168,19 @@ def test_it_comes_and_goes_and_the_weights_keep_their_names():
     assert [type(block) for block in model.trunk.blocks] == [Block] * 3
 
 
+def test_live_blocks_stay_what_they_are_and_others_take_their_places():
+    model, seen = made("gpt2", dropout=0.0), []
+    block, weights = model.trunk.blocks[1], list(model.parameters())
+    model.trunk.twice = block  # the same block, in a second place
+    block.register_forward_hook(lambda part, given, out: seen.append(type(part)))
+    set_checkpointing(model)
+
+    assert type(block) is Block and model.trunk.twice is model.trunk.blocks[1] is not block
+    assert all(one is other for one, other in zip(model.parameters(), weights, strict=True))
+    loss_of(model)
+    assert seen == [CheckpointedBlock]
+
+
 def test_a_copy_recomputes_with_its_own_weights():
     model = made("gpt2", dropout=0.0)
     set_checkpointing(model)

@@ -9,6 +9,8 @@ from torch.testing import assert_close
 from regard import config as C
 from regard.config.errors import ConfigError
 from regard.data.packing import IGNORE_INDEX
+from regard.generation import cuda_graphs
+from regard.inference.images import ImageConditionedModel
 
 V = len(words(C.Captioning()))
 SHAPES = {"an encoder": (crossing(V), {"cross": True}), "one sequence": (prefixed(V), {})}
@@ -120,6 +122,30 @@ def test_a_model_that_sees_nothing_writes_no_captions():
     model.tokenizer = words(C.Captioning())
     with pytest.raises(ConfigError, match="this model sees nothing to write about"):
         model.caption(list(pictures()))
+
+
+@pytest.fixture
+def recorded(monkeypatch):
+    """The steps that are recorded, on a CPU and for short captions too."""
+    found, prepare = [], cuda_graphs.make_contiguous
+    monkeypatch.setattr(cuda_graphs, "make_contiguous", lambda model: found.append(model) or prepare(model))
+    monkeypatch.setattr("regard.generation.session.MIN_STEPS", 2)
+    cuda_graphs.GRAPH_DEVICES.append("cpu")
+    yield found
+    cuda_graphs.GRAPH_DEVICES.remove("cpu")
+
+
+def test_a_recorded_step_finds_what_it_uses_of_a_model_with_an_image_before_it(recorded):
+    (_, tokenizer), model = built("one sequence")
+    model.tokenizer, model.context, seen = tokenizer, N, list(pictures())
+    found = model.caption(seen, temperature=1.0, seed=3)
+    cuda_graphs.GRAPH_DEVICES.remove("cpu")
+    plain = model.caption(seen, temperature=1.0, seed=3)
+    cuda_graphs.GRAPH_DEVICES.append("cpu")
+
+    assert [type(one) for one in recorded] == [ImageConditionedModel] and found == plain
+    with pytest.raises(AttributeError, match="'ImageConditionedModel' object has no attribute 'genreate'"):
+        recorded[0].genreate(3)
 
 
 @both

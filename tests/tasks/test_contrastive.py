@@ -98,6 +98,15 @@ def test_a_pair_that_is_told_for_certain_costs_nothing_and_a_guess_the_log_of_th
         assert_close(task.loss_sums(model, match)["loss"] / 5, torch.tensor(math.log(5)))
 
 
+def test_a_verb_that_two_towers_lack_says_what_to_ask_and_a_typo_is_an_attribute_error():
+    model = regard.build(towers())
+
+    assert hasattr(model, "generate") and not hasattr(model, "generte")  # to look is no mistake yet
+    for verb in (model.generate, model.classify, model.session):
+        with pytest.raises(ConfigError, match="ask them match, embed_images or embed_texts"):
+            verb(["a dog"], top_k=3)
+
+
 def test_the_scale_is_brought_back_to_its_limit_and_never_beyond_it():
     task, tokenizer = asked(C.Contrastive(), towers())
     model = regard.build(towers())

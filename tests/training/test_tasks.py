@@ -14,6 +14,7 @@ from regard.report import headline
 from regard.report.run_data import read_logged_run
 from regard.training.api import fit, resume_fit
 from regard.training.run import Run
+from regard.training.run_files import describe_epoch
 from regard.training.validation import validate
 
 ENCODER = """
@@ -139,6 +140,7 @@ def test_workers_change_no_bit(recipe):
     assert advanced(alone) == advanced(helped)
     helped.data.close()
     assert_same(bits(alone), bits(helped))
+    assert describe_epoch(helped) == describe_epoch(alone) != "0 rows an epoch" and helped.epochs == alone.epochs > 0
 
 
 def test_packed_documents_train_as_rows_of_their_own_do(recipe, desk):

@@ -61,8 +61,10 @@ def run_length(run: Any, batch: Any, seconds: float | None) -> dict[str, Any]:
     """How long the run is: by its steps, epochs or minutes, whichever ends first; minutes say nothing of steps where
     how long one takes is not known."""
     from regard.training.data.read import batch_tokens
+    from regard.training.run import unwrap_prefetch
 
-    c, an_epoch = run.settings, run.data.epochs(run.settings.gradient_accumulation)
+    c, source = run.settings, unwrap_prefetch(run.data)
+    an_epoch = source.epochs(c.gradient_accumulation)  # type: ignore[attr-defined]  # those of a recipe all have it
     ends = {"steps": c.steps, "epochs": None if c.epochs is None else math.ceil(c.epochs / an_epoch),
             "minutes": None if c.minutes is None or seconds is None else int(60 * c.minutes / seconds)}  # fmt: skip
     said = [(name, end) for name, end in ends.items() if end is not None] or [("minutes", None)]

@@ -36,11 +36,11 @@ def unwritable_error(path: object, problem: OSError) -> RunError:
     """What to say where the system refuses to write."""
     reason = (problem.strerror or str(problem)).lower()
     if problem.errno in (errno.ENOSPC, errno.EDQUOT):
-        reason += f", {free_bytes(Path(str(path))) / 1e6:,.1f} MB are free"
+        reason += f", {free_disk_bytes(Path(str(path))) / 1e6:,.1f} MB are free"
     return RunError(f"{path}: cannot be written ({reason}); free some space or choose another folder")
 
 
-def free_bytes(path: Path) -> int:
+def free_disk_bytes(path: Path) -> int:
     """Bytes that are left on the disk where a path is, or would be."""
     there = next((place for place in (path, *path.absolute().parents) if place.exists()), Path("/"))
     return shutil.disk_usage(there).free

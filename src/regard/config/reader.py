@@ -296,6 +296,15 @@ def to_plain(value: Any, path: str = "") -> Any:
     return "none" if value is None else value
 
 
+def config_leaves(table: dict[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """Each setting of nested tables by its dotted path; a list is one value."""
+    for name, value in table.items():
+        if isinstance(value, dict):
+            yield from config_leaves(value, join_path(path, name))
+        else:
+            yield join_path(path, name), value
+
+
 def to_toml(config: Any) -> str:
     """The config as TOML, defaults included."""
     return "\n".join(toml_lines(to_dict(config))).lstrip("\n") + "\n"

@@ -26,7 +26,8 @@ class BatchMaker(Protocol):
 class Prefetcher:
     """The batches of `data`, made by `workers` processes, each `depth` ahead; 0 makes them here and now.
 
-    Another step than the next one, as after a resume, begins anew there. `close` ends the processes.
+    Another step than the next one, as after a resume, begins anew there. `close` ends the processes. What else there is
+    to know of the batches, such as their rows, is known by `data`.
     """
 
     def __init__(self, data: BatchMaker, workers: int, depth: int = 2) -> None:
@@ -52,10 +53,6 @@ class Prefetcher:
         if isinstance(found, WorkerError):
             raise DataError(found.why)
         return found
-
-    def __getattr__(self, name: str) -> Any:
-        """What else there is to know of the batches is what the data know."""
-        return getattr(self.__dict__["data"], name)
 
     def begin(self, step: int) -> Iterator[Any]:
         with without_loader_signals():

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import torch
 
@@ -13,6 +12,7 @@ from regard.doctor.case import DoctorCase, DoctorFinding, finding_ok, finding_pr
 from regard.doctor.check_data import rows_of_batches
 from regard.measure.format_estimate import format_si
 from regard.measure.peak_memory import resident_bytes
+from regard.native.free_memory import free_memory_bytes
 from regard.training.loop import should_compile
 
 FULL = 0.95  # of what there is: the rest is for whatever comes along
@@ -122,25 +122,7 @@ def available_bytes(device: torch.device) -> float:
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return float(free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device))
-    return min(free_system_bytes(), cgroup_free_bytes())
-
-
-def free_system_bytes() -> float:
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="utf8").splitlines()
-        return next(int(line.split()[1]) * 1024.0 for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, StopIteration):
-        return float("inf")  # a system that does not tell
-
-
-def cgroup_free_bytes() -> float:
-    """What a container leaves, where this process is in one."""
-    folder = Path("/sys/fs/cgroup")
-    try:
-        most, now = ((folder / name).read_text().strip() for name in ("memory.max", "memory.current"))
-        return float("inf") if most == "max" else float(int(most) - int(now))
-    except (OSError, ValueError):
-        return float("inf")
+    return free_memory_bytes()
 
 
 # ---------------------------------------------------------------- a setting that fits

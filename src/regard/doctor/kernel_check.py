@@ -30,6 +30,7 @@ from regard.config.errors import DataError
 from regard.core.kernels import KERNELS, AttentionSpec
 from regard.doctor import kernel_cases
 from regard.doctor.kernel_cases import HEADS, KERNEL_CASES, B, D, KernelSubject, N, build_spec, random_qkv, refusal_of
+from regard.hub.check.parity import max_difference
 
 OUTPUT, GRADIENT, LOUD = 1e-5, 1e-4, 1e3
 CAUSAL = ("causal", "causal & padding", "causal & window(3)", "causal & window(3) & padding")
@@ -92,10 +93,6 @@ def cases(subject: KernelSubject, names: tuple[str, ...], grad: bool = True) -> 
         yield case, subject.refuses(build_spec(case, grad=grad))
 
 
-def max_difference(ours: Tensor, expected: Tensor) -> float:
-    return float((ours - expected).detach().abs().max()) if ours.numel() else 0.0
-
-
 def random_gradients(out: Tensor, inputs: list[Tensor]) -> list[Tensor]:
     """Gradients of a random mix of the output."""
     probe = torch.randn(out.shape, generator=torch.Generator().manual_seed(7), dtype=out.dtype)
@@ -118,10 +115,10 @@ def equals_reference(subject: KernelSubject) -> Iterator[CaseResult]:
         spec, given = build_spec(case, grad=trained), random_qkv()
         with torch.set_grad_enabled(trained):
             pair = [real_queries(one(given, spec), spec) for one in (subject, KernelSubject("reference"))]
-        yield CaseResult(case, max_difference(*pair), OUTPUT)
+        yield CaseResult(case, max_difference(pair[:1], pair[1:]), OUTPUT)
         if trained:
-            grads = zip(*(random_gradients(out, given) for out in pair), strict=True)
-            yield CaseResult(case, max(max_difference(*each) for each in grads), GRADIENT, what="gradients")
+            grads = (random_gradients(out, given) for out in pair)
+            yield CaseResult(case, max_difference(*grads), GRADIENT, what="gradients")
 
 
 def gradients(subject: KernelSubject) -> Iterator[CaseResult]:
@@ -145,11 +142,12 @@ def no_future(subject: KernelSubject) -> Iterator[CaseResult]:
             continue
         spec, given, own = build_spec(case, grad=True), random_qkv(), subject.kernel_weights(N)
         out = real_queries(subject(given, spec, own), spec)[:, :, :now]
-        yield CaseResult(
-            case, max(float(x[:, :, now:].abs().max()) for x in random_gradients(out, given)), what="gradients"
-        )
+        late = [x[:, :, now:] for x in random_gradients(out, given)]
+        yield CaseResult(case, max_difference(late, [torch.zeros_like(x) for x in late]), what="gradients")
         other = [torch.cat([x[:, :, :now], x[:, :, now:].flip(1) + 1], 2).detach() for x in given]
-        yield CaseResult(case, max_difference(real_queries(subject(other, spec, own), spec)[:, :, :now], out), OUTPUT)
+        yield CaseResult(
+            case, max_difference([real_queries(subject(other, spec, own), spec)[:, :, :now]], [out]), OUTPUT
+        )
 
 
 def ignores_padding(subject: KernelSubject) -> Iterator[CaseResult]:
@@ -161,7 +159,7 @@ def ignores_padding(subject: KernelSubject) -> Iterator[CaseResult]:
         assert spec.k.is_real is not None
         loud = [torch.where(spec.k.is_real[:, None, :, None], x, LOUD).detach() for x in given]
         pair = [real_queries(subject(each, spec, own), spec) for each in (given, loud)]
-        yield CaseResult(case, max_difference(*pair), OUTPUT)
+        yield CaseResult(case, max_difference(pair[:1], pair[1:]), OUTPUT)
 
 
 def empty_rows_are_zero(subject: KernelSubject) -> Iterator[CaseResult]:
@@ -174,7 +172,7 @@ def empty_rows_are_zero(subject: KernelSubject) -> Iterator[CaseResult]:
         spec.k.is_real[1] = False
         out = subject(given, spec)
         finite = all(bool(x.isfinite().all()) for x in (out, *random_gradients(out, given)))
-        yield CaseResult(case, max_difference(out[1], torch.zeros_like(out[1])) if finite else math.nan)
+        yield CaseResult(case, max_difference([out[1]], [torch.zeros_like(out[1])]) if finite else math.nan)
 
 
 def grouped_heads(subject: KernelSubject) -> Iterator[CaseResult]:
@@ -190,7 +188,7 @@ def grouped_heads(subject: KernelSubject) -> Iterator[CaseResult]:
             subject.kernel_weights(N, groups=few),
         )
         whole = [q, *(x.repeat_interleave(3, 1) for x in (k, v))]
-        yield CaseResult(case, max_difference(subject([q, k, v], spec, own), subject(whole, spec, own)), OUTPUT)
+        yield CaseResult(case, max_difference([subject([q, k, v], spec, own)], [subject(whole, spec, own)]), OUTPUT)
 
 
 def is_repeatable(subject: KernelSubject) -> Iterator[CaseResult]:
@@ -199,7 +197,7 @@ def is_repeatable(subject: KernelSubject) -> Iterator[CaseResult]:
         yield (
             CaseResult(case, refused=refused)
             if refused
-            else CaseResult(case, max_difference(*(subject(given, spec) for _ in range(2))))
+            else CaseResult(case, max_difference(*([subject(given, spec)] for _ in range(2))))
         )
 
 
@@ -209,7 +207,11 @@ def cached_equals_uncached(subject: KernelSubject) -> Iterator[CaseResult]:
         with torch.no_grad():
             made: list[Tensor] = []
             refused = refusal_of(lambda mask=mask, made=made: made.extend(subject.run_cached(x, mask, [5, 1, N - 6])))  # type: ignore[misc]
-        yield CaseResult(mask, refused=refused) if refused else CaseResult(mask, max_difference(*made), GRADIENT)
+        yield (
+            CaseResult(mask, refused=refused)
+            if refused
+            else CaseResult(mask, max_difference(made[:1], made[1:]), GRADIENT)
+        )
 
 
 def real_queries(out: Tensor, spec: AttentionSpec) -> Tensor:

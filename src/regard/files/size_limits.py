@@ -48,5 +48,12 @@ def check_bytes(count: int, where: object, path: Path | None = None) -> None:
                         "environment")  # fmt: skip
 
 
-def format_bytes(count: int) -> str:
-    return f"{count / (1 << 20):,.1f} MiB" if count < 1 << 40 else "more than a TiB"
+def format_bytes(number: float) -> str:
+    """Bytes for people, in powers of 1,024: 12 B, 2 KiB, 1.5 GiB."""
+    if number >= 1 << 60:  # a header that lies may name a number that no float holds
+        return "more than an EiB"
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if number < 1024:
+            return f"{number:.{3 if number < 999.5 else 4}g} {unit}"
+        number /= 1024
+    return f"{number:,.1f} TiB"

@@ -49,7 +49,7 @@ SIZES = ("dim", "vocab", "hidden", "heads", "embed_dim", "head_dim", "segments",
 
 def check_layer_counts(raw: Mapping[str, Any], where: str) -> None:
     """Refuse numbers of layers that no model has."""
-    for path, value in config_leaves(raw):
+    for path, value in nested_values(raw):
         if type(value) is int and value > DEEPEST and any(LAYERS.fullmatch(name) for name in path if name):
             raise DataError(f"{where}: {'.'.join(filter(None, path))} is {value:.6g}; no model here has more than "
                             f"{DEEPEST:,} layers")  # fmt: skip
@@ -58,7 +58,7 @@ def check_layer_counts(raw: Mapping[str, Any], where: str) -> None:
 def check_config_fits_weights(c: config.Model, stored: Mapping[str, StoredTensor], where: str) -> None:
     """Refuse what these weights cannot be of."""
     widest = max((size for each in stored.values() for size in each.shape), default=1)
-    for path, value in config_leaves(config.to_dict(c)):
+    for path, value in nested_values(config.to_dict(c)):
         if type(value) is int and path[-1] in SIZES and value > widest + SPARE["sizes"]:
             told = f"{value:,}, and no axis of a tensor beside it has more than {widest:,}"
             raise DataError(f"{where}: {'.'.join(filter(None, path))} is {told}; the weights do not fit")
@@ -80,13 +80,13 @@ def block_counts(tree: Any) -> Iterator[int]:
             yield from block_counts(value)
 
 
-def config_leaves(tree: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+def nested_values(tree: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Each value of nested tables with the names that lead to it; places in a list have none."""
     if isinstance(tree, dict):
         for name, value in tree.items():
-            yield from config_leaves(value, (*path, str(name)))
+            yield from nested_values(value, (*path, str(name)))
     elif isinstance(tree, list | tuple):
         for value in tree:
-            yield from config_leaves(value, (*path, ""))
+            yield from nested_values(value, (*path, ""))
     else:
         yield path, tree

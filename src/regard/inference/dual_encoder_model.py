@@ -6,7 +6,7 @@ model.match(["heart.png"], ["a red heart", "a green apple"])      # (1, 2) proba
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -22,10 +22,6 @@ from regard.models import dual_encoder
 if TYPE_CHECKING:
     from regard.hub.read_folder import ModelFolder
     from regard.text.tokenizer import Tokenizer
-
-ABSENT_VERBS = ("generate", "stream", "complete", "translate", "translations", "align", "caption", "generate_images",
-                "session", "classify", "fill_mask", "tag", "answer_question", "forecast", "likelihoods",
-                "choose_label")  # fmt: skip
 
 
 class DualEncoderModel(PretrainedMixin, DualEncoderHFCallMixin, PackableModel, dual_encoder.DualEncoder):
@@ -98,8 +94,11 @@ class DualEncoderModel(PretrainedMixin, DualEncoderHFCallMixin, PackableModel, d
             Path(path), self, self.tokenizer, self.context, task=self.task, origin=self.source_folder
         )
 
-    def __getattr__(self, name: str) -> Any:
-        if name in ABSENT_VERBS:
-            raise ConfigError("two towers compare what they are shown and write nothing; ask them match, embed_images "
-                              "or embed_texts")  # fmt: skip
-        return super().__getattr__(name)
+    def refuse_verb(self, *things: Any, **settings: Any) -> NoReturn:
+        """What the verbs of a Model do here."""
+        raise ConfigError("two towers compare what they are shown and write nothing; ask them match, embed_images "
+                          "or embed_texts")  # fmt: skip
+
+    generate = stream = complete = session = refuse_verb
+    translate = translations = align = caption = generate_images = refuse_verb
+    classify = fill_mask = tag = answer_question = forecast = likelihoods = choose_label = refuse_verb

@@ -236,15 +236,15 @@ def step_paragraph(choice: SamplingStep) -> list[str]:
     lines = [f"{name:<{WIDE}} {shown}"]
     for cut in (cut for cut in choice.cuts if cut.removed or cut.moved):
         gone = (
-            f"removes {format_count(cut.removed)} with {format_share(cut.mass)}: {' '.join(cut.tokens)}"
+            f"removes {format_token_count(cut.removed)} with {format_share(cut.mass)}: {' '.join(cut.tokens)}"
             if cut.removed
             else ""
         )
         lines.append(f"{cut.name:<{WIDE}} {gone or f'moves {format_share(cut.moved)} of the probability'}")
-    return [*lines, f"{'kept':<{WIDE}} {format_count(choice.kept)} with {format_share(choice.mass)}"]
+    return [*lines, f"{'kept':<{WIDE}} {format_token_count(choice.kept)} with {format_share(choice.mass)}"]
 
 
-def format_count(number: int) -> str:
+def format_token_count(number: int) -> str:
     return f"{number:,} token{'' if number == 1 else 's'}"
 
 

@@ -11,15 +11,16 @@ A pixel model samples value by value, row by row, each after all that are there 
     images = sample_images(model, 4, prefix_image=half, prefix_rows=16)                  # the upper 16 rows are given
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard import config
 from regard.config.errors import ConfigError, DataError
 from regard.core.cache import KVCache
+from regard.core.hooks import Hook
 from regard.data.records import Record
 from regard.generation.beam_search import beam_search
 from regard.generation.limits import GenerationLimits
@@ -65,13 +66,24 @@ def device_of_model(model: Any) -> torch.device:
 
 
 class ImageConditionedModel:
-    """A model with an image as its prefix: the first words are read after the image."""
+    """A model with an image as its prefix: the first words are read after the image.
+
+    It has the members of a model that sessions and beam search use.
+    """
 
     def __init__(self, model: "Model", given: dict[str, Tensor]) -> None:
         self.model, self.given, self.before = model, given, max_image_tokens(model.c)
+        self.c, self.trunk, self.head, self.encoder = model.c, model.trunk, model.head, model.encoder
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.model, name)
+    @property
+    def hooks(self) -> tuple[Hook, ...]:
+        return self.model.hooks
+
+    def modules(self) -> Iterator[nn.Module]:
+        return self.model.modules()
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        return self.model.parameters()
 
     def __call__(self, ids: Tensor, *, cache: KVCache, **rest: Any) -> Any:
         return self.model(ids, cache=cache, **(self.given if cache.fresh else {}), **rest)

@@ -12,13 +12,13 @@ numbers that were changed through `.data`, behind torch's back, are not noticed:
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Self
 
 import torch
 from torch import nn
 
 from regard.models import lora
+from regard.native.free_memory import free_memory_bytes
 from regard.native.library import load_library
 from regard.native.quantize import is_worth_packing, pack_model, pack_weight
 
@@ -83,7 +83,7 @@ class PackedWeights:
         size = sum(each.nbytes for each in weights.values())
         unfit = any(part._compiled_call_impl is not None for part in modules)  # graphs are made for plain weights
         unfit |= any(each.is_inference() for each in weights.values())  # torch does not count how often they change
-        if unfit or not is_worth_packing(modules[0]) or load_library() is None or free_bytes() < SPARE * size:
+        if unfit or not is_worth_packing(modules[0]) or load_library() is None or free_memory_bytes() < SPARE * size:
             return
         with torch.inference_mode(False), torch.no_grad():
             made = {
@@ -125,16 +125,3 @@ def pack_in_place(model: Any) -> Any:
             lora.merge_adapters(model)
             pack_model(model, "fp32")
     return model
-
-
-def free_bytes() -> float:
-    """Memory that this process may still take; infinite where the system does not say."""
-    free = float("inf")
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        free = next(int(line.split()[1]) * 1024.0 for line in lines if line.startswith("MemAvailable:"))
-        most, now = (Path("/sys/fs/cgroup", name).read_text().strip() for name in ("memory.max", "memory.current"))
-        free = free if most == "max" else min(free, float(most) - float(now))
-    except (OSError, ValueError, StopIteration):  # no Linux, or no such limit
-        pass
-    return free

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from regard import config
-from regard.config.errors import did_you_mean
+from regard.config.errors import did_you_mean, name_some
 from regard.core.layers import Attention, FusedLinear
 from regard.core.model import Trunk
 from regard.core.positions import LearnedBias
@@ -66,11 +66,6 @@ def kept_heads(model: Any, heads: Mapping[str, Sequence[int]]) -> Kept:
         check_trunk(where, trunk, gone)
     return {where: [head for head in range(each.heads) if head not in gone.get(where, ())]
             for where, each in known.items()}  # fmt: skip
-
-
-def name_some(names: Mapping[str, Any]) -> str:
-    listed = list(names)
-    return ", ".join(listed[:3] + ["..."] * (len(listed) > 4) + listed[3:][-1:])
 
 
 def check_prunable(where: str, attention: Attention, gone: set[int]) -> None:

@@ -9,6 +9,7 @@ from regard import config
 from regard.core.kernels import Plan
 from regard.core.layers import Attention, Block
 from regard.core.model import BlockRunner, Transformer, Trunk
+from regard.files.size_limits import format_bytes
 from regard.inputs.cost import describe_front_end
 from regard.inputs.multimodal import MultimodalEmbedding
 from regard.inputs.stages import StageEmbedding
@@ -244,12 +245,3 @@ def format_count(number: float) -> str:
             return f"{number:.3g} {sign}"
         number /= 1000
     return f"{number:.3g} Z"
-
-
-def format_bytes(number: float) -> str:
-    """Bytes for people, in powers of 1,024."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if number < 1024:
-            return f"{number:.3g} {unit}"
-        number /= 1024
-    return f"{number:.3g} TiB"

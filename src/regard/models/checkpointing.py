@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from regard.config.errors import ConfigError
 from regard.core.layers import Block, Scope
+from regard.models.shared_module import shared_module
 
 
 class CheckpointedBlock(Block):
@@ -32,10 +33,12 @@ class CheckpointedBlock(Block):
 
 
 def set_checkpointing(model: nn.Module, on: bool = True) -> None:
-    """Let every block of a model forget its insides, or keep them again; its weights and their names stay."""
+    """Let every block of a model forget its insides, or keep them again: another block takes its place, with the same
+    weights under the same names."""
     old, new = (Block, CheckpointedBlock) if on else (CheckpointedBlock, Block)
     if on and not any(isinstance(part, Block) for part in model.modules()):
         raise ConfigError("train.activation_checkpointing: this model has no blocks to run once more; leave it out")
-    for part in model.modules():
-        if type(part) is old:  # a copy of the model forgets too, which a changed method would not live through
-            part.__class__ = new
+    made: dict[int, nn.Module] = {}  # a block that stands in several places is one block still
+    for path, part in list(model.named_modules(remove_duplicate=False)):
+        if type(part) is old:
+            model.set_submodule(path, made.setdefault(id(part), shared_module(new, part)))

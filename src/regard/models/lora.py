@@ -22,6 +22,7 @@ from regard.config.errors import ConfigError, did_you_mean
 from regard.core.layers import FusedLinear
 from regard.core.tokens import Tokens
 from regard.models.heads import DeferredLogits, LMHead
+from regard.models.shared_module import shared_module
 
 WHOLE_LINEAR = "map"  # the name of an adapter that is for all parts of a map
 
@@ -112,14 +113,6 @@ def unwrap_layer(layer: nn.Module) -> Any:
     """The plain layer of one with adapters: the same parameters without them."""
     new = shared_module(PLAIN_TYPES[type(layer)], layer)
     del new.lora
-    return new
-
-
-def shared_module(kind: type, layer: nn.Module) -> Any:
-    """A module of another class with the parameters, the settings and the mode of this one."""
-    new: Any = object.__new__(kind)  # no new weights are drawn
-    vars(new).update(vars(layer), _modules=dict(layer._modules))  # one table of parameters, so packing sees both
-    vars(new).pop("_compiled_call_impl", None)  # was compiled for the other class
     return new
 
 

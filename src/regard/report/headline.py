@@ -4,7 +4,8 @@ import math
 from typing import Any
 
 from regard import config, measure
-from regard.measure.explain import format_bytes, format_count
+from regard.files.size_limits import format_bytes
+from regard.measure.explain import format_count
 from regard.report.curves import score_names
 from regard.report.run_data import LoggedRun
 from regard.report.task_text import task_wording

@@ -50,7 +50,7 @@ def layer_table(settings: DemoSettings) -> DemoTable:
     numbers, drawn, notes = [], {}, []
     for name, (row, parts) in LAYERS.items():
         found, formula = measure_layers(parts, 4096 if settings.quick else 131_072), known[row]
-        settings.tell(f"{name}: {found.get('refused') or format_power(found['exponent'])}")
+        settings.tell(f"{name}: {found.get('refused') or format_exponent(found['exponent'])}")
         notes += [f"{name}: {found['refused']}"] if "refused" in found else []
         drawn[name] = list(zip(found.get("lengths", []), (1000 * s for s in found.get("seconds", [])), strict=True))
         numbers.append({"name": name, "operations": formula.operations, "order": formula.operations_order,
@@ -60,7 +60,7 @@ def layer_table(settings: DemoSettings) -> DemoTable:
         "formula": [each["order"] for each in numbers],
         "in sequence": [f"{each['sequential']:,}" for each in numbers],
         "path": [f"{each['path']:,}" for each in numbers],
-        "grows": [format_power(each["exponent"]) if "exponent" in each else "" for each in numbers],
+        "grows": [format_exponent(each["exponent"]) if "exponent" in each else "" for each in numbers],
         "should": [f"n^{each['power']:g}" if "power" in each else "" for each in numbers],
     }
     question = DemoFigure("How does the time of mixing grow?", "tokens", "milliseconds", drawn, (True, True))
@@ -68,7 +68,7 @@ def layer_table(settings: DemoSettings) -> DemoTable:
                  [question] if any(drawn.values()) else [])  # fmt: skip
 
 
-def format_power(exponent: float) -> str:
+def format_exponent(exponent: float) -> str:
     return f"n^{exponent:.2f}"
 
 

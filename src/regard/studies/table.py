@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from regard import config
+from regard.config.reader import config_leaves
 from regard.files.atomic import write_text
 from regard.measure.format_estimate import format_si
 from regard.studies.comparison import StudyPart, StudyRun
@@ -156,7 +157,7 @@ def differing_settings(table: StudyPart) -> dict[str, dict[str, str]]:
     """Every setting that is not the same in all variants, by its path: what each has. Not only what was typed: a
     setting may bring others with it, as the kind of an optimizer its learning rate."""
     trees = {
-        each.name: dict(flatten_settings(config.to_dict(each.recipe)))
+        each.name: {path: typed_value(value) for path, value in config_leaves(config.to_dict(each.recipe))}
         for each in table.variants
         if each.recipe is not None
     }
@@ -165,14 +166,9 @@ def differing_settings(table: StudyPart) -> dict[str, dict[str, str]]:
     return {path: values for path, values in found.items() if len(set(values.values())) > 1}
 
 
-def flatten_settings(tree: dict[str, Any], path: str = "") -> Iterator[tuple[str, str]]:
-    """Each setting of a nested table by its dotted path, in the words that are typed."""
-    for name, value in tree.items():
-        where = f"{path}.{name}" if path else name
-        if isinstance(value, dict):
-            yield from flatten_settings(value, where)
-        else:
-            yield where, "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+def typed_value(value: Any) -> str:
+    """A setting in the words that are typed."""
+    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def format_differing_settings(table: StudyPart) -> list[str]:

@@ -56,7 +56,11 @@ class Objective(Protocol):
 
 
 def rank_arguments(objective: Objective, ranks: int) -> dict[str, int]:
-    """What `loss_sums` of this objective is given besides model and batch, where so many ranks ask at the same time."""
+    """What `loss_sums` of this objective is given besides model and batch, where so many ranks ask at the same time.
+
+    The signature is read since a custom objective may have two parameters, on any number of ranks; to pass `ranks` and
+    catch the TypeError would hide one of its own.
+    """
     return {"ranks": ranks} if ranks > 1 and "ranks" in inspect.signature(objective.loss_sums).parameters else {}
 
 

@@ -27,7 +27,7 @@ from regard.hub import locate, peft_save, read_folder, weights, write_folder
 from regard.inference.dual_encoder_model import DualEncoderModel
 from regard.inference.model import Model
 from regard.training.init import trainable
-from regard.training.run import Run
+from regard.training.run import Run, unwrap_prefetch
 
 FORMAT = 1
 NEEDED = {"step": int, "seconds": float, "log": int, "samples": int, "text": str, "recipe": str, "surroundings": dict}
@@ -119,8 +119,8 @@ def load_checkpoint(run: Run, path: Path) -> dict[str, Any]:
         raise config.ConfigError(f"{where}: says other things than when the run was saved; put it back, or begin a "
                                  "new run from it")  # fmt: skip
     if state["text"] != run.digest:
-        shards = getattr(run.data, "shards", None)
-        name = getattr(shards or getattr(run.data, "rows", None), "name", "the data")
+        source = unwrap_prefetch(run.data)
+        name = getattr(getattr(source, "shards", None) or getattr(source, "rows", None), "name", "the data")
         what = "the data" if run.tokenizer is None else "the text"
         raise config.DataError(f"{name}: not {what} that {path} was trained on; bring it back, or begin a new run")
     fill: Callable[[Any, Any], object] = read_folder.load_weights

@@ -128,7 +128,9 @@ def train_steps(run: Run, notice: Callable[[str], object] = warnings.warn) -> It
         advance.uncompile()
 
 
-COMPILED_RUNNERS: "weakref.WeakSet[StepRunner]" = weakref.WeakSet()  # those that have compiled something
+# Those that have compiled something. It is the process's, as torch's compiler is: a reset by one run would throw away
+# what another has compiled, so no run can know by itself when there may be one.
+COMPILED_RUNNERS: "weakref.WeakSet[StepRunner]" = weakref.WeakSet()
 
 
 class StepRunner:

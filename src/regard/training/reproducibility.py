@@ -30,12 +30,13 @@ def describe_environment(device: torch.device) -> dict[str, Any]:
     """What the bits of a run depend on beside its config."""
     return {
         "regard": config.VERSION, "torch": torch.__version__, "python": platform.python_version(),
-        "platform": platform.platform(), "processor": processor_name(device), "device": device.type,
+        "platform": platform.platform(), "processor": processor_kind(device), "device": device.type,
         "threads": torch.get_num_threads(), "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }  # fmt: skip
 
 
-def processor_name(device: torch.device) -> str:
+def processor_kind(device: torch.device) -> str:
+    """What of a processor decides the bits: its instructions, or which GPU it is; `measure` tells its name."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"

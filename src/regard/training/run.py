@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -179,9 +180,10 @@ class Run:
     @property
     def epochs(self) -> float:
         """How often the data have been read."""
-        if self.settings.epochs is None and not hasattr(self.data, "epochs"):  # a custom source that does not say
+        source: Any = unwrap_prefetch(self.data)
+        if self.settings.epochs is None and not hasattr(source, "epochs"):  # a custom source that does not say
             return 0.0
-        return float(self.data.epochs(self.step * self.settings.gradient_accumulation))  # type: ignore[attr-defined]
+        return float(source.epochs(self.step * self.settings.gradient_accumulation))
 
     @property
     def is_over(self) -> bool:

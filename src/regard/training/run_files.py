@@ -17,7 +17,7 @@ from regard import config, measure
 from regard.config.errors import RunError, unwritable_error
 from regard.core.layers import product_dtype
 from regard.training.loop import TrainStep, should_compile
-from regard.training.run import Run
+from regard.training.run import Run, unwrap_prefetch
 
 
 def describe_run(run: Run) -> dict[str, Any]:
@@ -108,9 +108,10 @@ def describe_ranks(run: Run) -> str:
 
 def describe_epoch(run: Run) -> str:
     """How much there is to read."""
+    source = unwrap_prefetch(run.data)
     if isinstance(run.task.c, config.NextToken) and run.is_windowed:
-        return f"{getattr(run.data, 'count', 0) * run.settings.context:,} to read an epoch"
-    return f"{len(getattr(run.data, 'rows', [])):,} rows an epoch"
+        return f"{getattr(source, 'count', 0) * run.settings.context:,} to read an epoch"
+    return f"{len(getattr(source, 'rows', [])):,} rows an epoch"
 
 
 COUNTED_UNITS = {
@@ -151,7 +152,7 @@ class SkippedSteps:
 
     def describe_rows(self, step: TrainStep) -> dict[str, list[int]]:
         """Which rows were read: of records their numbers, of a text where they begin."""
-        names, count = getattr(self.run.data, "names", None), self.run.settings.gradient_accumulation
+        names, count = getattr(unwrap_prefetch(self.run.data), "names", None), self.run.settings.gradient_accumulation
         first = (step.number - 1) * count
         return {str(number): names(number) if names else [] for number in range(first, first + count)}
 

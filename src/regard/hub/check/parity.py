@@ -7,6 +7,7 @@ coarse (in bf16 it is a quarter of the largest output): they show that a type wo
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -131,10 +132,10 @@ def pair_outputs(ours: tuple[Tensor, ...], reference: list[Tensor]) -> list[Tens
     return found
 
 
-def max_difference(ours: list[Tensor], reference: list[Tensor]) -> float:
-    """The largest difference; endless where something is no number."""
-    pairs = zip(ours, reference, strict=True)
-    return max(float((x - y).abs().nan_to_num(nan=torch.inf, posinf=torch.inf).max()) for x, y in pairs)
+def max_difference(ours: Sequence[Tensor], reference: Sequence[Tensor]) -> float:
+    """The largest difference; endless where something is no number, which `max` alone would pass over."""
+    gaps = [(x - y).detach().abs() for x, y in zip(ours, reference, strict=True) if x.numel()]
+    return max((float(gap.nan_to_num(nan=torch.inf, posinf=torch.inf).max()) for gap in gaps), default=0.0)
 
 
 def allowed_difference(dtype: str, largest: float) -> float:

@@ -11,13 +11,13 @@ the new task shares is kept. An embedding table may have grown by the special to
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from regard import config
 from regard.config.errors import name_some
+from regard.config.reader import config_leaves
 from regard.hub import name_table, read_folder
 from regard.inference.model import Model, build_model
 from regard.text.tokenizer import Tokenizer
@@ -187,18 +187,10 @@ def describe_shape(tensor: Tensor | None) -> str:
 
 def setting_differences(mine: config.Transformer, source: config.Transformer) -> Iterator[str]:
     """Settings that change what weights mean and not their shape: no other check would notice."""
-    here, there = dict(config_leaves(config.to_dict(mine))), dict(config_leaves(config.to_dict(source)))
+    here, there = (dict(config_leaves(config.to_dict(each))) for each in (mine, source))
     for path, value in here.items():
         if path in there and there[path] != value and not set(path.split(".")) & set(FREE):
             yield f"model.{path} is {value!r} and was {there[path]!r}"
-
-
-def config_leaves(table: dict[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in table.items():
-        if isinstance(value, dict):
-            yield from config_leaves(value, f"{path}{name}.")
-        else:
-            yield path + name, value
 
 
 def describe_transfer(taken: TransferReport) -> str:
