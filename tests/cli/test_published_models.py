@@ -276,7 +276,7 @@ def test_two_towers_say_what_they_are_for(there):
     model = regard.load("clip", device="cpu")
     for verb in ("classify", "fill_mask", "tag", "answer_question", "forecast", "caption", "translate"):
         with pytest.raises(config.ConfigError, match="compare what they are shown"):
-            getattr(model, verb)
+            getattr(model, verb)("a cat")
 
 
 # ---------------------------------------------------------------- translate, generate
