@@ -149,9 +149,9 @@ def asked(c: config.Train, place: str) -> Any:
     adam, slope = c.optimizer, c.schedule
     assert isinstance(adam, config.AdamW) and isinstance(slope, config.WarmupSchedule) and slope.kind == "linear"
     return hf.TrainingArguments(
-        place, num_train_epochs=c.epochs, per_device_train_batch_size=c.batch, per_device_eval_batch_size=64,
+        place, num_train_epochs=c.epochs, per_device_train_batch_size=c.batch_size, per_device_eval_batch_size=64,
         learning_rate=adam.lr, weight_decay=adam.weight_decay, adam_beta1=adam.betas[0], adam_beta2=adam.betas[1],
-        adam_epsilon=adam.eps, optim="adamw_torch_fused", max_grad_norm=c.clip, lr_scheduler_type="linear",
+        adam_epsilon=adam.eps, optim="adamw_torch_fused", max_grad_norm=c.max_grad_norm, lr_scheduler_type="linear",
         warmup_steps=slope.warmup, bf16=c.precision == "mixed", seed=c.seed, use_cpu=not torch.cuda.is_available(),
         dataloader_pin_memory=torch.cuda.is_available(), logging_strategy="no", save_strategy="no", report_to=[],
         disable_tqdm=True,

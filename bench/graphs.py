@@ -85,7 +85,7 @@ def taught(run: Run, test: Any, curve: bool) -> dict[str, object]:
             continue
         with run.ema.applied() if run.ema else nullcontext():
             score = validate(run.model, run.validation.batches(), run.objective, scores=True)
-            better = score.loss < best if run.settings.best else run.is_over
+            better = score.loss < best if run.settings.keep_best else run.is_over
             if curve or better:
                 said = validate(run.model, test.batches(), run.objective, scores=True)
                 marks[step.number] = 100 * said.scores["accuracy"]

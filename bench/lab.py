@@ -68,7 +68,7 @@ def our_loop(**changes: str):
 
 def speed() -> None:
     c = read_recipe("shakespeare-nano")
-    text = prepare_text(c.data, c.text)
+    text = prepare_text(c.data, c.tokenizer)
     c = Run.from_recipe(c).recipe
     work = {
         "transformers, eager fp32": plain_loop(text.train.ids(0, len(text.train)), c),
