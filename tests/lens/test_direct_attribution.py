@@ -1,6 +1,7 @@
 """Direct logit attribution: the parts of a logit sum to it, for every shape and every published family."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -281,9 +282,9 @@ def test_what_cannot_be_attributed_is_refused_in_a_sentence():
         (DataError, "2 rows", lambda: attribute_logit(model, ids.repeat(2, 1))),
         (DataError, "position: 11 is outside the prompt of 11", lambda: attribute_logit(model, ids, position=11)),
         (DataError, "position: -12 is outside", lambda: attribute_logit(model, ids, position=-12)),
-        (ConfigError, "outside the vocabulary of 23", lambda: attribute_logit(model, ids, 23)),
+        (ConfigError, "token: 23 is not among .* below 23", lambda: attribute_logit(model, ids, 23)),
         (ConfigError, "neurons: -1", lambda: attribute_logit(model, ids, neurons=-1)),
-        (ConfigError, "5 classes and none is 'cat'", lambda: attribute_logit(*shaped("vit"), "cat")),
+        (ConfigError, "token: 'cat' is not among .* below 5", lambda: attribute_logit(*shaped("vit"), "cat")),
         (ConfigError, "a grid needs as many", lambda: attribute_logit(model, ids).heads("cross")),
         (KeyError, "is no part of this logit", lambda: attribute_logit(model, ids)["7.mlp"]),
     ]:  # fmt: skip
@@ -302,3 +303,13 @@ def test_a_recurrent_stack_has_no_stream_of_sums():
     with pytest.raises(ConfigError, match="no stack of blocks"):
         attribute_logit(Model(c), torch.tensor([1, 2]))
     assert trunk().residual
+
+
+def test_classes_are_called_as_the_config_of_a_published_model_calls_them():
+    model, prompt = shaped("vit")
+    names = {str(place): name for place, name in enumerate(("cat", "dog", "owl", "fox", "bee"))}
+    model.source_folder = SimpleNamespace(said={"id2label": names})
+    found = attribute_logit(model, prompt, "owl", against="bee")
+
+    assert (found.token, found.against) == ("owl", "bee")
+    assert found.logit == attribute_logit(model, prompt, 2, against=4).logit

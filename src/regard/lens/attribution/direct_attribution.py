@@ -20,8 +20,17 @@ from regard.inputs.text import TextEmbedding
 from regard.lens.attention_maps import unwrap_model
 from regard.lens.attribution.logit_parts import LogitAttribution, LogitPart
 from regard.lens.frozen_norm import linear_bias, linear_matrix, pull_through_norm, widen
-from regard.lens.prompt import Prompt, read_prompt, token_id
-from regard.lens.residual import Place, Recording, Unembedding, find_trunk, recording, residual_places
+from regard.lens.prompt import Prompt, read_prompt
+from regard.lens.residual import (
+    Place,
+    Recording,
+    Unembedding,
+    find_trunk,
+    logit_count,
+    recording,
+    residual_places,
+)
+from regard.lens.stream.predictions import prediction_id, prediction_label
 from regard.models.heads import LMHead, PoolingHead
 from regard.models.reversible import ReversibleTrunk
 
@@ -51,15 +60,15 @@ def attribute_logit(
         at = 0 if pools else check_position(run, position)
         decode = Unembedding(model, run.tokens)
         walk = BackwardWalk(trunk, run, slice(None) if pools else slice(at, at + 1), neurons)
-        logits = (run.out[0] if isinstance(run.out, tuple) else run.out)[0].reshape(-1, class_count(decode.head))[at]
-        token = int(logits.argmax()) if token is None else logit_index(decode, token)
-        other = None if against is None else logit_index(decode, against)
+        logits = (run.out[0] if isinstance(run.out, tuple) else run.out)[0].reshape(-1, logit_count(model))[at]
+        token = int(logits.argmax()) if token is None else prediction_id(model, token, "token")
+        other = None if against is None else prediction_id(model, against, "against")
         parts = [*walk.head(decode, token, other), *walk.blocks(model), *walk.stem(model)][::-1]
     logit = widen(logits)[token] - (0 if other is None else widen(logits)[other])
     place = "" if pools else token_label(prompt, run, at)
     return LogitAttribution(
         tuple(part for part, _ in parts), torch.stack([value.detach().cpu() for _, value in parts]), float(logit),
-        logit_label(decode, token), None if other is None else logit_label(decode, other), place,
+        prediction_label(model, token), None if other is None else prediction_label(model, other), place,
     )  # fmt: skip
 
 
@@ -91,42 +100,11 @@ def check_position(run: Recording, position: int) -> int:
     return position % count
 
 
-def logit_index(decode: Unembedding, token: str | int) -> int:
-    """The index of a token or a class, given by its name or its number."""
-    if isinstance(decode.head, LMHead):
-        return token_id(decode.model, token)
-    names = class_names(decode)
-    if isinstance(token, str) and token in names:
-        return names.index(token)
-    if isinstance(token, int) and 0 <= token < class_count(decode.head):
-        return token
-    known = f"; its classes are {', '.join(names)}" if names else ""
-    raise ConfigError(f"token: this model has {class_count(decode.head)} classes and none is {token!r}{known}")
-
-
-def logit_label(decode: Unembedding, index: int) -> str:
-    if not isinstance(decode.head, LMHead):
-        names = class_names(decode)
-        return names[index] if names else str(index)
-    tokenizer = getattr(decode.model, "output_tokenizer", None)
-    return str(tokenizer.token_text(index)) if tokenizer is not None and index < len(tokenizer) else str(index)
-
-
-def class_count(head: Any) -> int:
-    return int((head if isinstance(head, LMHead) else head.out).out_features)
-
-
 def output_bias(head: Any, index: int) -> Any:
     """The bias of one logit, None where there is none; several classifiers are averaged."""
     layers = [head] if isinstance(head, LMHead) else [head.out, *getattr(head, "others", ())]
     found = [bias[index] for bias in map(linear_bias, layers) if bias is not None]
     return torch.stack(found).mean() if found else None
-
-
-def class_names(decode: Unembedding) -> list[str]:
-    """The names of a classifier's classes, where its task tells them."""
-    names = getattr(getattr(decode.model, "task", None), "classes", None) or ()
-    return list(map(str, names)) if len(names) == class_count(decode.head) else []
 
 
 def recorded_addresses(model: Any, neurons: int) -> Iterator[str]:

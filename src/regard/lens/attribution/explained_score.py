@@ -15,6 +15,7 @@ from regard.config.errors import ConfigError, did_you_mean
 from regard.lens.attention_maps import unwrap_model
 from regard.lens.attribution.explained_inputs import InputVectors, read_inputs
 from regard.lens.prompt import Prompt, token_id
+from regard.lens.stream.predictions import class_names
 from regard.models.heads import DeferredLogits, LMHead, PoolingHead, PretrainingHead, TokenHead
 
 ScoreKind = Literal["logit", "probability", "log_probability"]
@@ -80,11 +81,8 @@ class ExplainedScore:
     @property
     def class_names(self) -> list[str]:
         """By training, by id2label of a published model, else by number."""
-        known = getattr(getattr(self.model, "task", None), "classes", ())
-        if len(known) == self.outputs:
-            return list(known)
-        table = getattr(getattr(self.model, "source_folder", None), "said", {}).get("id2label", {})
-        return [str(table.get(str(place), place)) for place in range(self.outputs)]
+        known = class_names(self.model, self.outputs)
+        return [known.get(place, str(place)) for place in range(self.outputs)]
 
     @property
     def target_label(self) -> str:

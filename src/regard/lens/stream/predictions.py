@@ -60,26 +60,27 @@ def prediction_label(model: Any, place: int) -> str:
     tokenizer = getattr(model, "output_tokenizer", None)
     if isinstance(find_head(model), LMHead):
         return tokenizer.token_text(place) if tokenizer is not None and place < len(tokenizer) else str(place)
-    return class_names(model).get(place, str(place))
+    return class_names(model, logit_count(model)).get(place, str(place))
 
 
-def class_names(model: Any) -> dict[int, str]:
-    """Names of classes: those of training, or of the config.json that the model was read with."""
-    count, known = logit_count(model), getattr(getattr(model, "task", None), "classes", ())
+def class_names(model: Any, count: int) -> dict[int, str]:
+    """Names of so many classes: those of training, or of the config.json that the model was read with."""
+    known = getattr(getattr(model, "task", None), "classes", None) or ()
     if len(known) == count:
-        return dict(enumerate(known))
+        return dict(enumerate(map(str, known)))
     table = getattr(getattr(model, "source_folder", None), "said", {}).get("id2label")
     table = table if isinstance(table, dict) else {}
     return {place: str(table[str(place)]) for place in range(count) if str(place) in table}
 
 
-def prediction_id(model: Any, name: str | int) -> int:
-    """The number of a word or a class, given by its text or its number."""
+def prediction_id(model: Any, name: str | int, setting: str = "watch") -> int:
+    """The number of a word or a class, given by its text or its number; an error names the `setting`."""
     if isinstance(find_head(model), LMHead) and isinstance(name, str):
         return token_id(model, name)
-    logits, known = logit_count(model), {text: place for place, text in class_names(model).items()}
+    logits = logit_count(model)
+    known = {text: place for place, text in class_names(model, logits).items()}
     place = known.get(name, -1) if isinstance(name, str) else name
     if not 0 <= place < logits:
-        raise ConfigError(f"watch: {name!r} is not among what this model predicts; give a number below {logits}"
+        raise ConfigError(f"{setting}: {name!r} is not among what this model predicts; give a number below {logits}"
                           + (f", or one of {', '.join(known)}" if known else ""))  # fmt: skip
     return place
