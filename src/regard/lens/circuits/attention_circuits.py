@@ -84,7 +84,7 @@ class HeadPlace:
         return rows if (norm := self.read_norm(name)) is None else fold_norm(norm, rows)
 
 
-def find_head(model: Any, where: str, head: int = 0) -> HeadPlace:
+def find_attention_head(model: Any, where: str, head: int = 0) -> HeadPlace:
     """The attention of an address; or a sentence."""
     model = unwrap_model(model)
     known = find_attentions(model)
@@ -103,7 +103,7 @@ def find_head(model: Any, where: str, head: int = 0) -> HeadPlace:
 
 def ov_matrix(model: Any, where: str, head: int) -> CircuitMatrix:
     """The OV circuit of a head, W_O W_V: what it writes into the stream for a vector that it attends to."""
-    place = find_head(model, where, head)
+    place = find_attention_head(model, where, head)
     attention = place.attention
     inner = attention.heads * attention.value_head_dim
     left = linear_matrix(attention.out, inner).unflatten(0, (attention.heads, -1))[head].mT.to(place.identity(1))
@@ -112,7 +112,7 @@ def ov_matrix(model: Any, where: str, head: int) -> CircuitMatrix:
 
 def qk_matrix(model: Any, where: str, head: int) -> CircuitMatrix:
     """The QK circuit of a head, scale · W_Q' W_K: its attention score is x_i' M x_j, before what positions add."""
-    place = find_head(model, where, head)
+    place = find_attention_head(model, where, head)
     attention = place.attention
     notes, position = [FROZEN], place.trunk.c.position
     if place.side == "attn" and position.kind != "none" and getattr(position, "mode", "qk") == "qk":
@@ -181,7 +181,7 @@ def composition_scores(model: Any, earlier: str, later: str, kind: Literal["Q", 
 
     Of B turned at random against A the mean square is 1 / D exactly, which is the expected value beside the scores.
     """
-    first, second = find_head(model, earlier), find_head(model, later)
+    first, second = find_attention_head(model, earlier), find_attention_head(model, later)
     if kind not in ("Q", "K", "V"):
         raise ConfigError(f"kind: {kind!r} is none of Q, K, V, by what the later head does with what it reads")
     norms, counts = path_norms(first, second, kind), (first.attention.heads, second.attention.heads)

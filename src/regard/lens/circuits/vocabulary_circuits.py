@@ -13,7 +13,13 @@ from torch import Tensor, nn
 from regard.config.errors import ConfigError
 from regard.inputs.text import TextEmbedding
 from regard.lens.attention_maps import unwrap_model
-from regard.lens.circuits.attention_circuits import HeadPlace, find_head, memory_norms, ov_matrix, stream_norms
+from regard.lens.circuits.attention_circuits import (
+    HeadPlace,
+    find_attention_head,
+    memory_norms,
+    ov_matrix,
+    stream_norms,
+)
 from regard.lens.circuits.factored_matrix import CircuitMatrix
 from regard.lens.frozen_norm import apply_gain, fold_norm, linear_matrix, widen
 from regard.lens.prompt import token_id
@@ -85,7 +91,7 @@ def word_label(model: Any, ident: int) -> str:
 
 def vocabulary_circuit(model: Any, where: str, head: int) -> tuple[CircuitMatrix, Tensor, Tensor]:
     """An OV circuit from the width of the embedding table to that of the unembedding's; and both tables (V, d)."""
-    model, place = unwrap_model(model), find_head(model, where, head)
+    model, place = unwrap_model(model), find_attention_head(model, where, head)
     out = model.head.lm if isinstance(getattr(model, "head", None), PretrainingHead) else getattr(model, "head", None)
     if not isinstance(out, LMHead) or place.trunk_name != "trunk":
         raise ConfigError(f"{where}: what this attention writes does not go to a vocabulary directly, so there are no "
