@@ -222,5 +222,5 @@ def test_an_engine_says_the_same_with_a_recorded_step(model, plain, ahead):
     while engine.step():
         pass
 
-    assert engine.slots.recorded is not None
+    assert engine.slots.captured is not None
     assert [list(row) for row in zip(*told, strict=True)] == plain

@@ -144,7 +144,7 @@ def test_an_engine_says_the_same_alone_and_in_a_crowd():
     for others in (0, 3):
         heard = []
         with Engine(model, slots=4, max_context=256) as engine:
-            assert engine.slots.recorded is not None
+            assert engine.slots.captured is not None
             tickets = [
                 engine.submit(
                     GenerationRequest(ids=(1, 2, 3, 4), c=C.SamplingParams(temperature=0, max_new_tokens=60)),

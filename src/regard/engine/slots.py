@@ -36,7 +36,7 @@ class CacheSlots:
 
     def __init__(self, model: Transformer, forward: Forward, count: int, capacity: int) -> None:
         self.model, self.forward, self.count, self.capacity = model, forward, count, capacity
-        self.cache, self.recorded = uniform_cache(model, forward, count, capacity)
+        self.cache, self.captured = uniform_cache(model, forward, count, capacity)
         self.rows, device = len(self.cache.length), self.cache.length.device
         self.filled, self.free, self.running = [0] * count, list(range(count)), set[int]()
         self.live = torch.zeros(self.rows, dtype=torch.bool, device=device)  # True for those that are running
@@ -75,7 +75,7 @@ class CacheSlots:
         cache.next.copy_(cache.length)  # no row has padding
         cache.used, cache.fresh = max(self.filled), False
         given = torch.where(self.live, ids, 0)[:, None]
-        step = None if self.model.hooks else self.recorded
+        step = None if self.model.hooks else self.captured
         self.logits = self.forward(given, cache) if step is None else step.replay(given)
         for row in self.running:
             self.filled[row] += 1
@@ -117,7 +117,7 @@ def uniform_cache(
     model: Transformer, forward: Forward, count: int, capacity: int
 ) -> tuple[KVCache, DecodeGraph | None]:
     """An empty cache of `count` rows or a few more, so that a token gives the same bits in every one of them, and the
-    step over it where that can be recorded."""
+    step over it where that can be captured."""
     load_library()  # attention whose sums do not depend on the thread; loaded now, it stays
     for rows in dict.fromkeys([count, *(-(-count // tile) * tile for tile in TILES)]):
         cache = model.cache(rows, capacity)
