@@ -7,9 +7,11 @@ PYTHON ?= python3
 GPU_PYTHON ?= python3
 
 BIN := .venv/bin
-PIP := $(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt
+PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-compile -q -c constraints.txt
 # Two workers of one thread each: the number of threads changes the bits of a run on the CPU, so tests fix it.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+# Tests of one xdist_group share a fixture and run in one worker; the longest begin first (tests/conftest.py).
+GROUPED := --dist loadgroup --no-loadscope-reorder
 TIMED = $(shell grep -rl --include='test_*.py' 'mark\.alone' tests)
 RESULTS := bench/results
 # `make demo CHANGES="train.minutes=1" OUT=runs/short` changes what the demo does.
@@ -37,12 +39,12 @@ setup: .venv/.ready  ## create .venv and install everything; again only when pyp
 
 test: setup check  ## check, then all tests: quick ones first, slow ones after, those that are timed last
 	$(PYTEST) -n 2 -m "not slow and not alone"
-	$(PYTEST) -n 2 -m "slow and not alone"
+	$(PYTEST) -n 2 $(GROUPED) -m "slow and not alone"
 	$(PYTEST) -n 0 -m alone $(TIMED)
 
 test-full: setup  ## what `make test` does in part because it takes minutes, at full size; log in bench/results
 	@mkdir -p $(RESULTS)
-	REGARD_TESTS=full $(PYTEST) -n 2 -m "slow and not alone" --no-header --durations=12 2>&1 | tee $(RESULTS)/test-full.log
+	REGARD_TESTS=full $(PYTEST) -n 2 $(GROUPED) -m "slow and not alone" --no-header --durations=12 2>&1 | tee $(RESULTS)/test-full.log
 
 check: setup  ## ruff, mypy, which room imports which, and whether what is made in docs is fresh
 	$(BIN)/ruff check .

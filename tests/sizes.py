@@ -2,4 +2,7 @@
 
 import os
 
+import pytest
+
 FULL = os.environ.get("REGARD_TESTS") == "full"
+in_full = pytest.mark.skipif(not FULL, reason="one of several that prove the same; `make test-full` runs it")

@@ -15,6 +15,8 @@ import architecture
 import journeys
 from journeys import PACKAGE, ROOT, Trace, covering, covers, read_journeys, unexplained
 
+pytestmark = pytest.mark.xdist_group("architecture")  # what its tests share is made once
+
 NAMES = list(read_journeys())
 TARGETS = {"train": 25, "generate": 18, "classify": 10}  # what a reader may be asked to open
 

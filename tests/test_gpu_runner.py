@@ -2,6 +2,7 @@
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from textwrap import dedent
 import pytest
 
 RUNNER = Path(__file__).parent / "gpu" / "run.py"
+BARE = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # plugins of other packages take longer to import than these tests
 
 PLANTED = """
     from dataclasses import dataclass
@@ -43,24 +45,42 @@ PLANTED = """
 """
 
 
-def run(folder, way):
+@pytest.fixture
+def run(monkeypatch, capsys):
     """Exit status, the lines printed (with times and tracebacks taken out) and all that was printed."""
-    jobs = "2" if way == "side by side" else "1"
-    command, env = [sys.executable, RUNNER, folder, "--jobs", jobs], dict(os.environ)
-    if way == "plain":  # a pytest that does not import, as on a machine that has none
-        absent = folder / "absent"
-        absent.mkdir()
-        (absent / "pytest.py").write_text("raise ImportError\n", encoding="utf8")
-        command, env = [*command, "--plain"], env | {"PYTHONPATH": str(absent)}
-    done = subprocess.run(command, env=env, capture_output=True, text=True)
-    lines = re.sub(r" +\d+\.\d\ds  ", " ", done.stdout).splitlines()
-    return done.returncode, [line for line in lines if not line.startswith("    ")], done.stdout
+
+    def run(folder, way):
+        command = [str(RUNNER), str(folder), "--jobs", "2" if way == "side by side" else "1"]
+        if way == "plain here":  # in this process, which has imported torch already
+            monkeypatch.syspath_prepend(RUNNER.parent)
+            monkeypatch.setattr(sys, "argv", [*command, "--plain"])
+            with pytest.raises(SystemExit) as end:
+                runpy.run_path(str(RUNNER), run_name="__main__")
+            status, out = end.value.code, capsys.readouterr().out
+        else:
+            done = subprocess.run(
+                [sys.executable, *command, *["--plain"] * (way == "plain")],
+                env={**os.environ, **BARE, **({"PYTHONPATH": without_pytest(folder)} if way == "plain" else {})},
+                capture_output=True, text=True,
+            )  # fmt: skip
+            status, out = done.returncode, done.stdout
+        lines = re.sub(r" +\d+\.\d\ds  ", " ", out).splitlines()
+        return status, [line for line in lines if not line.startswith("    ")], out
+
+    return run
+
+
+def without_pytest(folder):
+    """A folder whose pytest does not import, as on a machine that has none."""
+    (folder / "absent").mkdir()
+    (folder / "absent" / "pytest.py").write_text("raise ImportError\n", encoding="utf8")
+    return str(folder / "absent")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", ["pytest", "plain"])
 class TestRunner:
-    def test_each_case_is_a_line(self, tmp_path, way):
+    @pytest.mark.parametrize("way", ["pytest", "plain"])
+    def test_each_case_is_a_line(self, tmp_path, way, run):
         (tmp_path / "test_planted.py").write_text(dedent(PLANTED), encoding="utf8")
 
         status, lines, everything = run(tmp_path, way)
@@ -79,28 +99,31 @@ class TestRunner:
         ]
         assert "assert size % 2 == 1" in everything and "another day" in everything
 
-    def test_all_passed_is_status_zero(self, tmp_path, way):
+    @pytest.mark.parametrize("way", ["pytest", "plain here"])
+    def test_all_passed_is_status_zero(self, tmp_path, way, run):
         (tmp_path / "test_fine.py").write_text("def test_fine(): pass\n", encoding="utf8")
 
         status, lines, _ = run(tmp_path, way)
 
         assert (status, lines) == (0, ["PASS test_fine.py::test_fine", "1 passed, 0 failed"])
 
-    def test_a_file_that_does_not_import_fails(self, tmp_path, way):
+    @pytest.mark.parametrize("way", ["pytest", "plain here"])
+    def test_a_file_that_does_not_import_fails(self, tmp_path, way, run):
         (tmp_path / "test_broken.py").write_text("import no_such_module\n", encoding="utf8")
 
         status, lines, everything = run(tmp_path, way)
 
         assert status == 1 and lines[-1] == "0 passed, 1 failed" and "no_such_module" in everything
 
-    def test_a_folder_without_tests_fails(self, tmp_path, way):
+    @pytest.mark.parametrize("way", ["pytest", "plain here"])
+    def test_a_folder_without_tests_fails(self, tmp_path, way, run):
         status, lines, _ = run(tmp_path, way)
 
         assert (status, lines) == (1, ["0 passed, 0 failed"])
 
 
 @pytest.mark.slow
-def test_side_by_side_each_test_runs_once_and_a_process_that_dies_is_a_failure(tmp_path):
+def test_side_by_side_each_test_runs_once_and_a_process_that_dies_is_a_failure(tmp_path, run):
     (tmp_path / "test_broken.py").write_text("import no_such_module\n", encoding="utf8")
     (tmp_path / "test_fine.py").write_text("def test_one(): pass\ndef test_two(): pass\n", encoding="utf8")
     (tmp_path / "test_last.py").write_text("import os\ndef test_dying(): os._exit(9)\n", encoding="utf8")

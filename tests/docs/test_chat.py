@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from hub.wheels import wheel
 
+pytestmark = pytest.mark.xdist_group("chat")  # what its tests share is made once
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "chat.md").read_text(encoding="utf8")
 PIPED = re.findall(r"^\$ (printf .*)\n((?:[^`$].*\n)*)", PAGE, re.MULTILINE)  # a command, and what it prints

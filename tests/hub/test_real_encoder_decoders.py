@@ -18,6 +18,8 @@ import regard
 from regard import config as C
 from regard.hub import name_table
 
+pytestmark = pytest.mark.xdist_group("real_encoder_decoders")  # what its tests share is made once
+
 SHA256 = "6ac81caef04a9cad1af1ea320b35bdced620fe2bfdd0b8b17b98131495b584ca"
 FILE = "anarcii/models/antibody/antibody_4_1_128_512.pt"
 D, HEADS, HIDDEN, LENGTH = 128, 4, 512, 210

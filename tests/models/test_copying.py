@@ -9,6 +9,8 @@ from regard.training.loop import train_steps
 from regard.training.run import Run
 from regard.zoo.recipe import read_recipe
 
+pytestmark = pytest.mark.xdist_group("copying")  # what its tests share is made once
+
 LONGEST = 9
 SMALL = [f"data.source=toy:copy({LONGEST})", "train.context=11", "model.dim=32", "train.batch_size=32",
          "train.device=cpu",

@@ -32,7 +32,7 @@ COLOURS = """canvas => {
   return found.size;
 }"""
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]  # what its tests share is made once
 
 
 @pytest.fixture(scope="module")

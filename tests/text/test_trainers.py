@@ -146,7 +146,7 @@ from regard.text import train_tokenizer
 kinds = ("bpe", "wordpiece", "unigram")
 pieces = [C.SubwordTokenizer(kind=kind, vocab=vocab) for kind in kinds for vocab in (600, 1500)]
 for setting in (C.WordTokenizer(), *pieces):
-    print(hashlib.sha256(train_tokenizer(setting, [document.text[:150_000]]).text().encode()).hexdigest())
+    print(hashlib.sha256(train_tokenizer(setting, [document.text[:60_000]]).text().encode()).hexdigest())
 """
 
 

@@ -9,6 +9,7 @@ from functools import partial
 
 import pytest
 import torch
+from sizes import in_full
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 from training.builders import advanced, assert_same, bits, lines
 
@@ -141,9 +142,13 @@ def test_every_run_is_compiled_however_many_came_before(recipe, traced):
 # ---------------------------------------------------------------- with a real compiler
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("precision", ["fp32", "mixed"])
+@pytest.mark.slow(seconds=20)
+@pytest.mark.parametrize("precision, way", [
+    ("fp32", "whole"),
+    ("mixed", "block by block"),
+    pytest.param("fp32", "block by block", marks=in_full),
+    pytest.param("mixed", "whole", marks=in_full),
+])  # fmt: skip
 def test_compiled_and_eager_runs_learn_the_same(recipe, precision, way):
     changes = ["model.dropout=0.0", f"train.precision={precision}", "train.optimizer.lr=0.003", "train.steps=12"]
     eager, compiled = (advanced(Run.from_recipe(recipe(*changes, *WAYS[way], f"train.compile={word}"))) for word in
@@ -153,8 +158,8 @@ def test_compiled_and_eager_runs_learn_the_same(recipe, precision, way):
     assert compiled[-1] < compiled[0]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.slow(seconds=20)
+@pytest.mark.parametrize("way", ["block by block", pytest.param("whole", marks=in_full)])
 def test_a_compiled_run_goes_on_bit_for_bit_with_dropout(recipe, tmp_path, way):
     straight = Run.from_recipe(recipe("train.compile=true", *WAYS[way]))
     losses = advanced(straight)

@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from sizes import in_full
 from torch.testing import assert_close
 from training.builders import advanced, assert_same, bits, lines
 from training.launcher import Launcher
@@ -144,7 +145,7 @@ def test_what_is_validated_on_is_never_augmented(recipe):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", ["plain", "augmented"])
+@pytest.mark.parametrize("way", ["augmented", pytest.param("plain", marks=in_full)])
 def test_two_ranks_learn_what_one_learns(way, tmp_path):
     (tmp_path / "shapes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in shapes()))
     (tmp_path / "shapes.toml").write_text(RECIPE)

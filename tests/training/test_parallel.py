@@ -18,6 +18,8 @@ from regard.tasks.task import LossPart, combine_losses
 from regard.training.parallel.process_group import join_process_group, read_rank_env
 from regard.training.parallel.ranks import SINGLE_PROCESS, ProcessRanks
 
+pytestmark = pytest.mark.xdist_group("parallel")  # what its tests share is made once
+
 CLOSE = 1e-6  # of losses and norms
 SOON = 30.0  # seconds
 LINES = TEXT.splitlines()

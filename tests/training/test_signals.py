@@ -33,7 +33,7 @@ TENSORS = ("model.safetensors", "train/optim.safetensors", "train/rng.safetensor
 @pytest.mark.parametrize("kind, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_process_that_is_told_to_stop_saves_and_its_run_ends_the_same(desk, recipe, kind, code, monkeypatch):
     monkeypatch.setattr("regard.measure.calibration.matmul_speed", matmul_speed)  # as the process will
-    changes = ["train.steps=400", "train.save_every=150"]
+    changes = ["train.steps=150", "train.save_every=60"]
     words = [sys.executable, "-c", SLOW, "train", "recipe.toml", *changes, "--out", "run"]
     process = subprocess.Popen(words, env={**os.environ, "OMP_NUM_THREADS": "1"}, stderr=subprocess.PIPE, text=True)
     log = desk / "run/log.jsonl"
@@ -48,10 +48,10 @@ def test_a_process_that_is_told_to_stop_saves_and_its_run_ends_the_same(desk, re
     fit(recipe(*changes), desk / "straight", quiet=True)
 
     assert process.returncode == code and "Traceback" not in err, err
-    assert 0 < reached < 400 == again.steps
+    assert 0 < reached < 150 == again.steps
     assert lines(log) == lines(desk / "straight/log.jsonl")
     for name in TENSORS:
-        ours, theirs = (desk / run / "checkpoints/step-000400" / name for run in ("run", "straight"))
+        ours, theirs = (desk / run / "checkpoints/step-000150" / name for run in ("run", "straight"))
         assert ours.read_bytes() == theirs.read_bytes(), name
 
 
