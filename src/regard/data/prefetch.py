@@ -3,6 +3,7 @@
 A batch is a function of its step, so it does not matter which process makes it. They are PyTorch's DataLoader workers.
 """
 
+import gc
 import signal
 import sys
 import threading
@@ -55,7 +56,7 @@ class Prefetcher:
         return found
 
     def begin(self, step: int) -> Iterator[Any]:
-        with without_loader_signals():
+        with without_loader_signals(), without_garbage_collection():
             return iter(
                 DataLoader(
                     StepDataset(self.data),
@@ -65,6 +66,7 @@ class Prefetcher:
                     num_workers=self.workers,
                     prefetch_factor=self.depth,
                     multiprocessing_context="fork" if sys.platform == "linux" else None,  # else mapped files are copied
+                    worker_init_fn=keep_inherited_objects,
                     generator=torch.Generator(),  # a loader draws a seed, and what the run draws must not know of it
                 )
             )
@@ -85,6 +87,26 @@ def without_loader_signals() -> Iterator[None]:
         yield
     if threading.current_thread() is threading.main_thread() and before is not None:
         signal.signal(signal.SIGCHLD, before)
+
+
+@contextmanager
+def without_garbage_collection() -> Iterator[None]:
+    """A forked process inherits the setting, so that it collects nothing before `keep_inherited_objects`."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def keep_inherited_objects(worker: int) -> None:
+    """Never free in a worker what a fork copied into it: a CUDA graph that waits for the garbage collector of the
+    parent aborts any other process that frees it.
+    """
+    gc.freeze()
+    gc.enable()
 
 
 class StepDataset(Dataset[Any]):
