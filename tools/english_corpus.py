@@ -4,8 +4,8 @@
     # english.txt and english.validation.txt, for recipes/english.toml and recipes/english-mlm.toml
 
 The sentences are the English side of the packaged Tatoeba pairs, each once, shuffled, the training part `--times` times
-over, since books are eight times as long. A book (Project Gutenberg, a paragraph a line, packed or not) is cut into lines
-of whole sentences of at most `--width` characters; titles and headings in capitals are left out.
+over, since books are eight times as long. A book (Project Gutenberg, a paragraph a line, packed or not) is cut into
+lines of whole sentences of at most `--width` characters; titles and headings in capitals are left out.
 """
 
 import argparse
