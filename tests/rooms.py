@@ -8,6 +8,7 @@ function or under TYPE_CHECKING: a late import is still a need.
 import ast
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent.parent / "src" / "regard"
@@ -83,7 +84,7 @@ def offences(package: Path) -> list[str]:
     """The lines that break a rule, as `file:line: what is wrong`."""
     found = []
     for path in files(package):
-        tree, room = ast.parse(path.read_text(encoding="utf8")), room_of(path, package)
+        tree, room = parse(path), room_of(path, package)
         if room not in (*ROOMS, *DOORS):
             found.append((path, 1, f"there is no room {room!r}; the rooms are {', '.join(ROOMS)}"))
             continue
@@ -179,7 +180,7 @@ def diagram(package: Path) -> str:
 
 def uses(room: str, paths: list[Path], package: Path) -> list[str]:
     """The rooms above that a room imports, in their order, then its libraries."""
-    names = {name for path in paths for name, _ in imports(ast.parse(path.read_text(encoding="utf8")), path, package)}
+    names = {name for path in paths for name, _ in imports(parse(path), path, package)}
     rooms = {name.split(".")[1] for name in names if name.startswith("regard.")} - {room}
     libraries = {name.split(".")[0] for name in names} - {"regard"} - sys.stdlib_module_names
     return [*(other for other in ROOMS if other in rooms), *sorted(libraries)]
@@ -187,6 +188,16 @@ def uses(room: str, paths: list[Path], package: Path) -> list[str]:
 
 def files(package: Path) -> list[Path]:
     return sorted(package.rglob("*.py"))
+
+
+def parse(path: Path) -> ast.Module:
+    """The syntax of a file, once for all tests that read sources; a file that is written anew is parsed anew."""
+    return parse_version(path, path.stat().st_mtime_ns)
+
+
+@cache
+def parse_version(path: Path, written: int) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf8"))
 
 
 def room_of(path: Path, package: Path) -> str:

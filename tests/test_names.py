@@ -3,10 +3,11 @@
 import ast
 import re
 from collections import Counter, defaultdict
+from functools import cache
 
 import pytest
 
-from rooms import PACKAGE
+from rooms import PACKAGE, parse
 
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if path.name != "__init__.py")
 # Words of 0.1.0 that name nothing any more; as a module, a class or a function they would be found by nobody.
@@ -20,7 +21,7 @@ def definitions(kind):
     """The names of top-level definitions of this kind, each with the files that define it."""
     found = defaultdict(list)
     for path in FILES:
-        for node in ast.parse(path.read_text(encoding="utf8")).body:
+        for node in parse(path).body:
             if isinstance(node, kind):
                 found[node.name].append(path.relative_to(PACKAGE))
     return found
@@ -46,12 +47,15 @@ def test_two_modules_of_a_room_are_not_called_alike():
     assert {stem: places for stem, places in rooms.items() if len(places) > 1} == {}
 
 
+@cache
 def functions():
     """Every function with its file, those inside of classes and functions too."""
-    for path in FILES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf8"))):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                yield str(path.relative_to(PACKAGE)), node
+    return [
+        (str(path.relative_to(PACKAGE)), node)
+        for path in FILES
+        for node in ast.walk(parse(path))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
 
 
 @pytest.mark.parametrize("kind", [ast.ClassDef, ast.FunctionDef])
@@ -86,13 +90,13 @@ def test_the_docstring_of_a_class_names_what_the_module_has():
     words = {("core/layers.py", "groups")}  # of heads
     stale = []
     for path in FILES:
-        tree = ast.parse(path.read_text(encoding="utf8"))
-        prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-        known = {word for node in ast.walk(tree) if id(node) not in prose for word in words_of(node)} | elsewhere
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ClassDef):
-                named = re.findall(r"`([a-z_]\w*)`", ast.get_docstring(node) or "")
-                stale += [(str(path.relative_to(PACKAGE)), name) for name in named if name not in known]
+        tree = parse(path)
+        documented = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and ast.get_docstring(node)]
+        named = {name for node in documented for name in re.findall(r"`([a-z_]\w*)`", ast.get_docstring(node))}
+        if named - elsewhere:
+            prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+            known = {word for node in ast.walk(tree) if id(node) not in prose for word in words_of(node)} | elsewhere
+            stale += [(str(path.relative_to(PACKAGE)), name) for name in sorted(named - known)]
 
     assert set(stale) - words == set()
 

@@ -15,6 +15,7 @@ from regard.cli.chat_commands import write_saved
 from regard.cli.embed import write_vectors
 from regard.cli.forecast import write_forecast
 from regard.files import atomic
+from rooms import parse
 
 SOURCES = Path(regard.__file__).parent
 
@@ -35,9 +36,7 @@ def renames(tree: ast.AST) -> list[int]:
 
 
 def test_one_module_alone_renames_files():
-    found = {
-        path.relative_to(SOURCES).as_posix() for path in SOURCES.rglob("*.py") if renames(ast.parse(path.read_text()))
-    }
+    found = {path.relative_to(SOURCES).as_posix() for path in SOURCES.rglob("*.py") if renames(parse(path))}
 
     assert found == {"files/atomic.py"}
 

@@ -8,7 +8,7 @@ import regard.inference.model  # noqa: F401  everything enters itself
 from regard.attention.cost import KERNEL_COSTS, AttentionField, charged_pairs
 from regard.core.kernels import KERNELS
 from regard.core.masks import mask
-from rooms import PACKAGE
+from rooms import PACKAGE, parse
 
 SHARED = {"cost", "causal_scan", "pairwise", "__init__"}  # of the room: what several kernels use
 KERNEL_FILES = sorted(path.stem for path in (PACKAGE / "attention").glob("*.py") if path.stem not in SHARED)
@@ -17,15 +17,21 @@ ON_A_GPU = {"flex": "local", "varlen": "flex"}  # where a kernel hands the work 
 
 def imports(path):
     """What a file imports from the room of kernels."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf8"))):
+    for node in ast.walk(parse(path)):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("regard.attention"):
             module = node.module.removeprefix("regard.attention").lstrip(".")
             yield from [module] if module else [each.name for each in node.names]
 
 
+@pytest.fixture(scope="module")
+def imported():
+    """What each file of the package imports from the room of kernels."""
+    return {path.relative_to(PACKAGE).as_posix(): set(imports(path)) for path in PACKAGE.rglob("*.py")}
+
+
 @pytest.mark.parametrize("name", KERNEL_FILES)
-def test_no_other_file_needs_a_kernel_s_file(name):
-    users = {path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py") if name in imports(path)}
+def test_no_other_file_needs_a_kernel_s_file(name, imported):
+    users = {path for path, names in imported.items() if name in names}
 
     assert users - {"attention/__init__.py", f"attention/{ON_A_GPU.get(name)}.py"} == set()
 
