@@ -10,7 +10,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-compile -q -c constraints.txt
 # Two workers of one thread each: the number of threads changes the bits of a run on the CPU, so tests fix it.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
-# Tests of one xdist_group share a fixture and run in one worker; the longest begin first (tests/conftest.py).
+# Tests of one xdist_group share a fixture and run in one worker; quick ones begin (tests/conftest.py).
 GROUPED := --dist loadgroup --no-loadscope-reorder
 TIMED = $(shell grep -rl --include='test_*.py' 'mark\.alone' tests)
 RESULTS := bench/results
@@ -38,8 +38,7 @@ setup: .venv/.ready  ## create .venv and install everything; again only when pyp
 	touch $@
 
 test: setup check  ## check, then all tests: quick ones first, slow ones after, those that are timed last
-	$(PYTEST) -n 2 -m "not slow and not alone"
-	$(PYTEST) -n 2 $(GROUPED) -m "slow and not alone"
+	$(PYTEST) -n 2 $(GROUPED) -m "not alone"
 	$(PYTEST) -n 0 -m alone $(TIMED)
 
 test-full: setup  ## what `make test` does in part because it takes minutes, at full size; log in bench/results

@@ -32,8 +32,17 @@ if find_spec("hypothesis"):  # a GPU machine may have torch and pytest and nothi
 
 
 def pytest_collection_modifyitems(items):
-    """Tests of half a minute begin before the other slow ones, so that all workers end together."""
-    items.sort(key=lambda item: -max((mark.kwargs.get("seconds", 0) for mark in item.iter_markers("slow")), default=0))
+    """Quick tests begin, those of a file in one worker; then slow ones, the longest first, so all workers end together."""
+    for item in items:
+        if not item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
+    items.sort(key=seconds)
+
+
+def seconds(item) -> float:
+    """Where an item stands: quick ones before all others."""
+    marks = list(item.iter_markers("slow"))
+    return -max(mark.kwargs.get("seconds", 0) for mark in marks) if marks else float("-inf")
 
 
 @pytest.fixture(autouse=True)
