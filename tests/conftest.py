@@ -32,7 +32,7 @@ if find_spec("hypothesis"):  # a GPU machine may have torch and pytest and nothi
 
 
 def pytest_collection_modifyitems(items):
-    """Quick tests begin, those of a file in one worker; then slow ones, the longest first, so all workers end together."""
+    """Quick tests begin, those of a file in one worker; then slow ones, the longest first, so workers end together."""
     for item in items:
         if not item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
