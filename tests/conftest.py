@@ -31,6 +31,7 @@ if find_spec("hypothesis"):  # a GPU machine may have torch and pytest and nothi
     settings.load_profile("regard")
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks at the groups
 def pytest_collection_modifyitems(items):
     """Quick tests begin, those of a file in one worker; then slow ones, the longest first, so workers end together."""
     for item in items:

@@ -50,3 +50,24 @@ def test_no_test_asks_the_network_for_holes():
     [named] = [line for line in lines if line.startswith("test:")]
 
     assert "audit" not in named and any(line.startswith("audit:") for line in lines)
+
+
+GROUPED = """
+import os
+import pytest
+
+@pytest.mark.parametrize("number", range(8))
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in "ab"])
+def test_where(name, number):
+    with open(name, "a") as file:
+        file.write(os.environ["PYTEST_XDIST_WORKER"] + " ")
+"""
+
+
+def test_what_tests_of_a_group_share_is_made_in_one_worker(tmp_path):
+    (tmp_path / "test_grouped.py").write_text(GROUPED)
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "loadgroup", "-p", "no:cacheprovider"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+
+    assert done.returncode == 0, done.stdout
+    assert all(len(set((tmp_path / name).read_text().split())) == 1 for name in "ab")
