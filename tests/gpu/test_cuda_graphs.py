@@ -19,6 +19,8 @@ MODELS = {
     "neighbours": dict(position=C.RotaryPosition(layout="interleaved", fraction=0.5), attention=C.Attention(heads=2)),
     "window": dict(position=C.RotaryPosition(), mask="causal & window(40)"),
     "post": dict(position=C.SinusoidalPosition(), norm_placement="post", mlp=C.MLP(activation="relu")),
+    "attention only": dict(position=C.RotaryPosition(), mlp=C.MLP(kind="none")),
+    "attention only, post": dict(position=C.RotaryPosition(), mlp=C.MLP(kind="none"), norm_placement="post"),
     "slopes": dict(position=C.AlibiPosition()),
     "turns": dict(position=C.RotaryPosition(), mask=("causal & window(9)", "causal")),
     "narrow": dict(position=C.RotaryPosition(), dim=120, attention=C.Attention(heads=3), mlp=C.MLP(activation="relu2")),

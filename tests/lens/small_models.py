@@ -104,6 +104,11 @@ SHAPES: dict[str, Shape] = {
         ids,
         {"trunk.0.attn": [0, 2], "trunk.1.attn": [2]},
     ),
+    "attention only": Shape(
+        text(mask="causal", position=C.LearnedPosition(length=31, mode="qk"), mlp=C.MLP(kind="none")),
+        ids,
+        {"trunk.0.attn": [2], "trunk.1.attn": [0]},
+    ),
     "encoder": Shape(
         text(
             position=C.LearnedPosition(length=31),

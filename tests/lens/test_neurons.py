@@ -285,7 +285,15 @@ def test_examples_of_texts_are_shown_as_text_and_found_by_a_word():
 # ---------------------------------------------------------------- every shape, and refusals
 
 
-@pytest.mark.parametrize("name", [name for name in SHAPES if name != "towers"])
+def test_a_model_without_feed_forwards_has_no_neurons():
+    model = SHAPES["attention only"].model()
+    with pytest.raises(ConfigError, match=r"no address 'trunk.\*.mlp.hidden'"):
+        find_top_examples(model, [torch.tensor([1, 2, 3])])
+    with pytest.raises(ConfigError, match="layer 1: trunk.mlp.kind is none, so it has no feed-forward, and no units"):
+        neuron_words(model, 1, 0)
+
+
+@pytest.mark.parametrize("name", [name for name in SHAPES if name not in ("towers", "attention only")])
 def test_every_shape_has_neurons(name):
     shape = SHAPES[name]
     model = shape.model()

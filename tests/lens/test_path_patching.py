@@ -16,6 +16,7 @@ from regard.lens.patching.patched_runs import record_activations
 
 METRIC = lens.logit_difference(1, 2)
 PRE_NORM = [name for name in PATCHABLE if name != "encoder"]
+WITH_MLP = [name for name in PRE_NORM if name != "attention only"]
 ENCODED = ("translator", "t5", "layerwise", "captioner")
 
 
@@ -49,7 +50,7 @@ def test_a_path_into_a_head_is_the_one_by_hand(name, reads):
     assert_close(result.grids[0].raw[0, 0], by_hand, atol=1e-12, rtol=0)
 
 
-@pytest.mark.parametrize("name", PRE_NORM)
+@pytest.mark.parametrize("name", WITH_MLP)
 @pytest.mark.parametrize("direction", ["denoise", "noise"])
 def test_the_last_mlp_has_one_path_to_the_logits_and_patching_it_is_that_path(name, direction):
     model, clean, corrupted = pair(name, torch.float64)
@@ -79,7 +80,7 @@ def test_all_direct_paths_to_the_end_add_up_where_nothing_is_normed(name):
     assert total == pytest.approx(result.clean - result.corrupted, abs=1e-10)
 
 
-@pytest.mark.parametrize("name", PRE_NORM)
+@pytest.mark.parametrize("name", WITH_MLP)
 def test_a_path_into_an_mlp_is_the_one_by_hand(name):
     model, clean, corrupted = pair(name, torch.float64)
     result = lens.patch_paths(model, clean, corrupted, metric=METRIC, senders=["embed"], receivers=["0.mlp"])
@@ -96,7 +97,8 @@ def test_a_path_into_an_mlp_is_the_one_by_hand(name):
 @pytest.mark.parametrize("name", PRE_NORM)
 def test_paths_between_runs_of_one_prompt_change_nothing(name):
     model, clean, _ = pair(name, torch.float64)
-    receivers = ["1.0.q", "1.1.k", "1.2.v", "1.mlp", "final", *(["1.cross.1.q"] if name in ENCODED else [])]
+    receivers = ["1.0.q", "1.1.k", "1.2.v", "final"]
+    receivers += ["1.mlp"] * (name in WITH_MLP) + ["1.cross.1.q"] * (name in ENCODED)
     result = lens.patch_paths(model, clean, clean, metric=METRIC, receivers=receivers)
 
     assert float(result.change("paths").nan_to_num().abs().max()) < 1e-12
@@ -172,3 +174,12 @@ def test_paths_of_a_model_in_mixed_precision_are_those_in_fp32_but_for_rounding(
 
     assert_close(mixed.change("paths"), full.change("paths"), atol=0.05, rtol=0, equal_nan=True)
     assert float((mixed.change("paths") - full.change("paths")).nan_to_num().abs().max()) > 0
+
+
+def test_a_trunk_without_feed_forwards_has_paths_from_its_heads_alone():
+    model, clean, corrupted = pair("attention only")
+    result = lens.patch_paths(model, clean, corrupted, metric=METRIC)
+
+    assert result.grids[0].rows == ("embed", *(f"{layer}.{head}" for layer in range(2) for head in range(3)))
+    with pytest.raises(ConfigError, match="block 0 has no feed-forward"):
+        lens.patch_paths(model, clean, corrupted, metric=METRIC, senders=["0.mlp"])

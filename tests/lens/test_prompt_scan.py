@@ -11,7 +11,8 @@ from regard import lens
 from regard.config.errors import ConfigError, DataError
 
 NAMES = ["surprise", "decision", "parts", "inputs", "heads"]
-TEXTS = {"decoder", "windowed decoder", "grouped", "translator", "t5", "layerwise", "captioner", "relative", "shaw"}
+TEXTS = {"decoder", "windowed decoder", "attention only", "grouped", "translator", "t5", "layerwise", "captioner",
+         "relative", "shaw"}  # fmt: skip
 
 
 def scanned(name):

@@ -257,3 +257,16 @@ def test_a_prompt_is_not_a_list_of_prompts():
     with pytest.raises(ConfigError, match="^batches: Prompt is one prompt"):
         tune_lens(model, prompt)
     assert len(tune_lens(model, [read_prompt(model, prompt)], steps=1).kl) == 1
+
+
+def test_the_last_place_of_a_trunk_without_feed_forwards_is_its_last_attention(tmp_path):
+    """Its map is the identity, also in a lens that was written and read."""
+    model, ids = SHAPES["attention only"].model(), torch.randint(1, VOCAB, (B, N))
+    fitted = tune_lens(model, [ids], steps=2, lr=0.1)
+    fitted.save(tmp_path / "lens.safetensors")
+    read = TunedLens.load(tmp_path / "lens.safetensors")
+    x = torch.randn(B, N, model.c.trunk.dim)
+
+    assert fitted.places == ("embed", "0.attn") and read.model == fitted.model
+    assert torch.equal(read.translate("1.attn", x), x) and not torch.equal(read.translate("0.attn", x), x)
+    assert float(logit_lens(model, ids, lens=read).mean_kl()[-1]) == pytest.approx(0, abs=1e-6)

@@ -39,7 +39,8 @@ def test_the_same_token_at_the_same_place_begins_alike_and_its_context_moves_it(
     first[6] = second[6] = 9
     found = compare_contexts(model, first, second, 9)
 
-    assert found.places == ("embed", *(f"{i}.mlp" for i in range(model.c.trunk.depth)))
+    last = "attn" if name == "attention only" else "mlp"
+    assert found.places == ("embed", *(f"{i}.{last}" for i in range(model.c.trunk.depth)))
     assert found.cosine[0] == pytest.approx(1, abs=1e-6)
     assert bool((found.cosine[1:] < 0.999).all())
 

@@ -42,6 +42,7 @@ SERIES = C.SeriesEmbedding(channels=3, length=21, patch_length=5, stride=3)
 SHAPES: dict[str, C.Transformer | C.DualEncoder] = {
     "plain": config(),
     "gated, grouped heads": config(mlp=GATED, attention=GROUPED, position=C.RotaryPosition()),
+    "attention only": config(mlp=C.MLP(kind="none"), depth=3),
     "embedding of another width": config(embed_dim=7, depth=3),
     "shared layers": config(share_layers=True, depth=5),
     "Shaw's positions": config(position=C.ShawPosition(max_distance=3)),

@@ -38,6 +38,8 @@ def attention(c: C.Attention, layer: int, dim: int) -> int:
 
 
 def feed_forward(trunk: C.Trunk) -> int:
+    if trunk.mlp.kind == "none":
+        return 0
     hidden, ups = trunk.mlp.hidden or 4 * trunk.dim, 2 if trunk.mlp.gated else 1
     return (ups + 1) * hidden * trunk.dim + trunk.mlp.bias * (ups * hidden + trunk.dim)
 

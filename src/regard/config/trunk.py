@@ -89,8 +89,12 @@ def as_tuple(one: T | tuple[T, ...]) -> tuple[T, ...]:
 
 @config_class
 class MLP:
-    """The feed-forward layer; `hidden` (d_ff) is four times dim unless said. `gated` multiplies by a second map."""
+    """The feed-forward layer; `hidden` (d_ff) is four times dim unless said. `gated` multiplies by a second map.
 
+    With kind "none" blocks have none, and `activation` is that of heads which take the trunk's.
+    """
+
+    kind: Literal["dense", "none"] = "dense"
     hidden: int | None = None
     activation: str = "relu"
     gated: bool = False
@@ -99,6 +103,10 @@ class MLP:
     def __post_init__(self) -> None:
         check_choice(self.activation, ACTIVATIONS, "activation")
         check_minimum(1, hidden=self.hidden)
+        if self.kind == "none":
+            for name, given in (("hidden", self.hidden), ("gated", self.gated), ("bias", not self.bias)):
+                if given:
+                    raise ConfigError(f"{name}: kind 'none' has no feed-forward; remove it, or set kind to dense")
 
 
 @config_class
@@ -158,6 +166,8 @@ class Trunk:
         if self.embed_dim is None and beside_it >= self.dim:
             raise ConfigError(f"position: {beside_it} channels set beside the tokens leave none of dim {self.dim}")
         check_mixer(self.mixer, self.masks, self.position, self.dim, self.residual)
+        if self.mixer.kind == self.mlp.kind == "none":
+            raise ConfigError("mlp: with kind 'none' and mixer 'none' a block does nothing; set one of the two")
         self.check_heads("attention", self.attention)
         if self.cross_attention is not None:
             self.check_heads("cross_attention", self.cross_attention)

@@ -20,7 +20,7 @@ from regard.core.positions import Bias, PreparedPosition
 
 
 class Block(nn.Module):
-    """Attention, cross-attention if there is an encoder, then the MLP, each with a residual connection."""
+    """Attention, cross-attention if there is an encoder, then the MLP if any, each with a residual connection."""
 
     #   pre-norm                     post-norm
     #   x ─┬─ norm ─ f ─ + ─►        x ─┬─ f ─ + ─ norm ─►
@@ -32,13 +32,14 @@ class Block(nn.Module):
         self.attn_norm, self.attn = Norm(c.norm, c.dim), MIXERS[c.mixer.kind](c, layer)
         self.cross = CrossAttention(c.cross_attention or c.attention, c, layer) if c.cross != "none" else None
         self.cross_norm = Norm(c.norm, c.dim) if self.cross is not None else None
-        self.mlp_norm, self.mlp = Norm(c.norm, c.dim), MLP(c.mlp, c.dim, c.dropout.mlp)
+        self.mlp_norm = Norm(c.norm, c.dim) if c.mlp.kind != "none" else None
+        self.mlp = MLP(c.mlp, c.dim, c.dropout.mlp) if self.mlp_norm is not None else None
 
     def forward(self, x: Tensor, scope: Scope, past: Any = None, across: CrossKV | None = None) -> Tensor:
         x = scope.tap("residual_attn", self.add("attn", x, scope, past))
         if self.cross is not None:
             x = scope.tap("residual_cross", self.add("cross", x, scope, across))
-        return scope.tap("residual", self.add("mlp", x, scope))
+        return scope.tap("residual", x if self.mlp is None else self.add("mlp", x, scope))
 
     def add(self, name: str, x: Tensor, scope: Scope, *past: object) -> Tensor:
         """The residual connection: the one place where pre-norm and post-norm differ."""
@@ -183,12 +184,8 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor, scope: Scope) -> Tensor:
         hidden, act = self.up(x), ACTIVATIONS[self.activation]
-        if self.gated:
-            gate, up = hidden.chunk(2, -1)
-            hidden = act(gate) * up
-        else:
-            hidden = act(hidden)  #: S038
-        hidden = scope.tap("mlp.hidden", hidden)
+        gate, up = hidden.chunk(2, -1) if self.gated else (hidden, None)
+        hidden = scope.tap("mlp.hidden", act(gate) if up is None else act(gate) * up)  #: S038
         return scope.tap("mlp.out", self.down(F.dropout(hidden, self.dropout, self.training)))
 
 

@@ -199,7 +199,8 @@ class Trunk(nn.Module):
             yield f"{i}.residual_attn"
             yield from (f"{i}.cross.{what}" for what in (("input", *block.cross.sees) if block.cross else ()))
             yield from (f"{i}.residual_cross",) if block.cross else ()
-            yield from (f"{i}.mlp.input", f"{i}.mlp.hidden", f"{i}.mlp.out", f"{i}.residual")
+            yield from (f"{i}.mlp.{what}" for what in (("input", "hidden", "out") if block.mlp else ()))
+            yield f"{i}.residual"
         yield "final"
 
 

@@ -183,7 +183,8 @@ def dead_unit_shares(case: DoctorCase) -> dict[str, float]:
     model, c = case.course.model, case.model.c
     trunks = {"trunk": c.trunk, **({} if c.encoder is None else {"encoder": c.encoder.trunk})}
     kinds = [side for side, trunk in trunks.items()
-             if isinstance(trunk, config.Trunk) and trunk.mlp.activation.startswith("relu")]  # fmt: skip
+             if isinstance(trunk, config.Trunk) and trunk.mlp.kind != "none"
+             and trunk.mlp.activation.startswith("relu")]  # fmt: skip
     if not kinds:
         return {}
     with evaluation_mode(model), looking(model, *(f"{side}.*.mlp.hidden" for side in kinds)) as seen:

@@ -126,7 +126,7 @@ def run_block(
     if block.cross is not None:
         x = block.add("cross", x, scope, across).contiguous()
     if not plain:
-        return block.add("mlp", x, scope), None
+        return x if mlp is None else block.add("mlp", x, scope), None
     norm = None if post or even is not None else block.mlp_norm
     hidden = fused_linear(x if even is None else even, mlp.up, norm, act=mlp.activation, gated=mlp.gated)
     x, even = linear_residual(hidden, mlp.down, x, block.mlp_norm if post else then)

@@ -2,8 +2,8 @@
 
     embed ─► 0.attn ─► 0.mlp ─► 1.attn ─► 1.cross ─► 1.mlp ─► … ─► final norm ─► head
 
-A place is named for the sublayer that has just been added. In a model with norms after the sum (post-norm) the vectors
-at a place are those that came out of that norm.
+A place is named for the sublayer that has just been added; a block without feed-forward ends at 0.attn. In a model with
+norms after the sum (post-norm) the vectors at a place are those that came out of that norm.
 """
 
 from collections.abc import Iterator
@@ -21,6 +21,7 @@ from regard.core.tokens import Tokens
 from regard.lens.attention_maps import evaluation_mode, record_trunk_inputs, unwrap_model
 from regard.lens.prompt import Prompt
 from regard.models.heads import LMHead, PoolingHead, PretrainingHead, TokenHead
+from regard.models.reversible import sublayer_names
 
 
 @dataclass(frozen=True)
@@ -38,12 +39,10 @@ def residual_places(model: Any, halves: bool = True, trunk: str = "trunk") -> li
     blocks = find_trunk(model, trunk)
     places = [Place("embed", f"{trunk}.embed", -1, "embed")]
     for layer in range(blocks.c.depth):
-        block: Any = blocks.blocks[layer % len(blocks.blocks)]
-        if halves:
-            places.append(Place(f"{layer}.attn", f"{trunk}.{layer}.residual_attn", layer, "attn"))
-            if block.cross is not None:
-                places.append(Place(f"{layer}.cross", f"{trunk}.{layer}.residual_cross", layer, "cross"))
-        places.append(Place(f"{layer}.mlp", f"{trunk}.{layer}.residual", layer, "mlp"))
+        *inner, last = sublayer_names(blocks.blocks[layer % len(blocks.blocks)])
+        for part in inner if halves else ():
+            places.append(Place(f"{layer}.{part}", f"{trunk}.{layer}.residual_{part}", layer, part))
+        places.append(Place(f"{layer}.{last}", f"{trunk}.{layer}.residual", layer, last))
     return places
 
 

@@ -128,7 +128,8 @@ def formula_applies(c: config.Transformer, tokens: int) -> bool:
     fields = [attention_field(trunk, layer, tokens) for layer in range(len(trunk.masks))]
     dense = KERNEL_COSTS.get(parse_call(attention.kernel)[0], DENSE).flops is None
     dense = dense and all(charged_pairs(seen, attention.kernel) == tokens * tokens for seen in fields)
-    thinking = (trunk.mlp.hidden or 4 * trunk.dim) == 4 * trunk.dim and not trunk.mlp.gated
+    usual = (trunk.mlp.hidden or 4 * trunk.dim) == 4 * trunk.dim and not trunk.mlp.gated
+    thinking = usual and trunk.mlp.kind != "none"
     alone = c.encoder is None and not isinstance(c.embed, config.StageEmbedding) and trunk.position.kind != "shaw"
     return squares and dense and thinking and alone and len(attention.projections) == 4
 

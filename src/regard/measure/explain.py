@@ -101,7 +101,8 @@ def trunk_rows(name: str, trunk: Trunk | RecurrentStack) -> Iterator[Row]:
                 heads_cell(layer),
                 times * (parameter_count(layer) - parameter_count(layer.q_norm, layer.k_norm)),
             )
-        yield f"{name}.{where}.mlp", mlp_cell(trunk.c), times * parameter_count(block.mlp)
+        if block.mlp is not None:
+            yield f"{name}.{where}.mlp", mlp_cell(trunk.c), times * parameter_count(block.mlp)
         norms = [block.attn_norm, block.cross_norm, block.mlp_norm]
         norms += [each for _, layer in attend for each in (layer.q_norm, layer.k_norm)]
         yield f"{name}.{where}.norms", norm_cell(trunk.c), times * parameter_count(*norms)

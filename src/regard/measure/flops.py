@@ -134,7 +134,7 @@ def trunk_flops(trunk: Trunk | RecurrentStack, queries: int, memory: int = 0, gr
             found["looking"] += 0 if scored is None else scored(block.attn.heads, block.attn.head_dim, queries)
         else:
             found["mixing"] += reader_flops(block.attn, queries)
-        found["feed-forward"] += linear_flops(block.mlp, queries)
+        found["feed-forward"] += 0 if block.mlp is None else linear_flops(block.mlp, queries)
         if block.cross is not None:
             kernel = (trunk.c.cross_attention or trunk.c.attention).kernel
             found["cross-attention"] += cross_attention_flops(block.cross, queries, memory, kernel)

@@ -37,7 +37,8 @@ class ReversibleRunner(BlockRunner):
         for block, scope, past in calls:
             for name in sublayer_names(block):
                 a, b = b, a + sublayer_output(block, name, b.to(x.dtype), scope, past[name == "cross"])
-                a, b = hook_streams(scope, "residual" if name == "mlp" else f"residual_{name}", a, b)
+                a, b = (a, b) if name == "mlp" else hook_streams(scope, f"residual_{name}", a, b)
+            a, b = hook_streams(scope, "residual", a, b)
             if keep is not None:
                 middle = ((a + b) / 2).to(x.dtype)
                 keep.append(middle if trunk.final_norm is None else trunk.final_norm(middle))

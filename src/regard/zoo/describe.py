@@ -235,13 +235,16 @@ def describe_positions(c: config.Position) -> str:
 
 
 def describe_mlp(c: config.Trunk) -> str:
+    if c.mlp.kind == "none":
+        return "no feed-forward"
     gated = "gated " if c.mlp.gated else ""
     return f"{gated}{ACTIVATIONS[c.mlp.activation]}, {c.mlp.hidden or 4 * c.dim:,} wide"
 
 
 def describe_biases(c: config.Trunk) -> str:
-    there = [name for name in PROJECTIONS if name in c.attention.bias] + ["the feed-forward"] * c.mlp.bias
-    if len(there) == len(PROJECTIONS) + 1:
+    has_mlp_bias = c.mlp.bias and c.mlp.kind != "none"
+    there = [name for name in PROJECTIONS if name in c.attention.bias] + ["the feed-forward"] * has_mlp_bias
+    if len(there) == len(PROJECTIONS) + (c.mlp.kind != "none"):
         return "biases everywhere"
     return f"biases on {', '.join(there)}" if there else "no biases"
 

@@ -107,7 +107,7 @@ def keep_proportions(whole: dict[str, Any], base: dict[str, Any], changes: dict[
 def scale_mlp(whole: dict[str, Any], base: dict[str, Any], ours: dict[str, Any]) -> dict[str, Any]:
     """The feed-forward stays as many times as wide, where that is a whole number."""
     known, said = base.get("mlp", {}), ours.get("mlp", {})
-    if "hidden" not in known or not isinstance(said, dict) or "hidden" in said:
+    if "hidden" not in known or not isinstance(said, dict) or said.keys() & {"hidden", "kind"}:
         return whole
     hidden, rest = divmod(known["hidden"] * ours["dim"], base["dim"])
     mlp = {**whole["trunk"]["mlp"], "hidden": max(1, hidden)} if not rest else whole["trunk"]["mlp"]

@@ -94,7 +94,7 @@ def canonical_trunk(c: config.Trunk) -> config.Trunk:
         mask=shortest_tile([masks[layer % len(masks)] for layer in range(c.depth)]),
         attention=canonical_attention(c, c.attention),
         cross_attention=canonical_cross_attention(c),
-        mlp=replace(c.mlp, hidden=c.mlp.hidden or 4 * c.dim),
+        mlp=c.mlp if c.mlp.kind == "none" else replace(c.mlp, hidden=c.mlp.hidden or 4 * c.dim),
         norm=canonical_norm(c.norm),
         final_norm=c.norm_placement == "pre" if c.final_norm is None else c.final_norm,
         dropout=config.NO_DROPOUT,

@@ -21,6 +21,7 @@ from regard.lens.attention_maps import find_attentions, find_trunks, unwrap_mode
 from regard.lens.circuits.factored_matrix import CircuitMatrix
 from regard.lens.frozen_norm import apply_gain, fold_norm, linear_matrix, widen
 from regard.lens.result import LensResult, Picture, Table
+from regard.models.reversible import sublayer_names
 
 FROZEN = "The gains of norms are in; their scales and all biases are left out."
 
@@ -129,8 +130,7 @@ def stream_norms(trunk: Trunk, start: str, stop: str = "") -> list[Norm]:
     norm where no `stop` is named."""
     names = ["embed"]
     for layer in range(trunk.c.depth):
-        cross = trunk.blocks[layer % len(trunk.blocks)].cross is not None
-        names += [f"{layer}.{part}" for part in ("attn", "cross", "mlp") if part != "cross" or cross]
+        names += [f"{layer}.{part}" for part in sublayer_names(trunk.blocks[layer % len(trunk.blocks)])]
     passed = names[names.index(start) : names.index(stop) if stop else None]
     norms: list[Norm] = []
     if trunk.c.norm_placement == "post":

@@ -27,6 +27,7 @@ from regard.lens.residual import find_trunk
 from regard.lens.result import LensResult, Table
 from regard.models.heads import LMHead, PoolingHead, PretrainingHead, TokenHead
 from regard.models.lora import merged_weight
+from regard.models.reversible import sublayer_names
 
 FEED_FORWARD = r"trunk\.(\d+)\.mlp\.hidden"
 ROWS = 4096  # tokens of the vocabulary at a time
@@ -171,6 +172,8 @@ def find_mlp(model: Any, layer: int) -> MLP:
     if not 0 <= layer < trunk.c.depth:
         raise ConfigError(f"layer {layer}: this model has layers 0 to {trunk.c.depth - 1}")
     block: Any = trunk.blocks[layer % len(trunk.blocks)]
+    if block.mlp is None:
+        raise ConfigError(f"layer {layer}: trunk.mlp.kind is none, so it has no feed-forward, and no units")
     mlp: MLP = block.mlp
     return mlp
 
@@ -201,7 +204,8 @@ def map_to_head(model: Any, x: Tensor) -> tuple[Tensor, Tensor]:
     """
     trunk, head = find_trunk(model), head_of(model)
     last: Any = trunk.blocks[-1]
-    x = through_norm(trunk.final_norm or (last.mlp_norm if last.post_norm else None), x)
+    *_, sublayer = sublayer_names(last)
+    x = through_norm(trunk.final_norm or (getattr(last, f"{sublayer}_norm") if last.post_norm else None), x)
     if head.dense is not None:
         x = x @ weight_of(head.dense).mT
     if isinstance(head, LMHead):

@@ -91,7 +91,7 @@ def patch_receiver(
     runs: PatchedRuns, end: Component, starts: list[Component], changes: "SenderChanges"
 ) -> Tensor:  # (S, B)
     """The metric with each sender's change in what one receiver reads."""
-    depth, trunk = runs.model.c.trunk.depth, runs.model.trunk
+    depth = runs.model.c.trunk.depth
     stream = f"trunk.{depth - 1}.residual" if end.part == "final" else stream_before(runs.model, end)
     inside = [f"trunk.{end.layer}.{end.part}.{name}" for name in ("qkv" if end.part == "attn" else "q") if end.reads]
     base = record_activations(runs.model, changes.base, stream, *inside)
@@ -101,7 +101,7 @@ def patch_receiver(
         x = (base[stream][:, None] + moved).flatten(0, 1)
         if end.part == "final":
             return {stream: lambda address, was: x.to(was.dtype)}
-        norm = getattr(trunk.blocks[end.layer % len(trunk.blocks)], f"{end.part}_norm")
+        norm = getattr(find_block(runs.model, end.layer), f"{end.part}_norm")
         frozen = {name: keep_one_head(base[name], runs.model, end, name) for name in inside}
         return {f"trunk.{end.layer}.{end.part}.input": lambda address, was: norm(x).to(was.dtype)} | frozen
 
@@ -127,8 +127,8 @@ def stream_before(model: Any, end: Component) -> str:
     """The address of the stream that a sublayer reads, before its norm."""
     if end.part == "attn":
         return f"trunk.{end.layer - 1}.residual" if end.layer else "trunk.embed"
-    block = model.trunk.blocks[end.layer % len(model.trunk.blocks)]
-    return f"trunk.{end.layer}.residual_{'cross' if end.part == 'mlp' and block.cross is not None else 'attn'}"
+    across = end.part == "mlp" and find_block(model, end.layer).cross is not None
+    return f"trunk.{end.layer}.residual_{'cross' if across else 'attn'}"
 
 
 class SenderChanges:
@@ -197,6 +197,8 @@ def check_component(model: Any, found: Component) -> Component:
     if found.layer >= depth:
         raise ConfigError(f"{found.name}: there is no block {found.layer}; the last of {depth} is {depth - 1}")
     where = f"trunk.{found.layer}.{found.part}"
+    if found.part == "mlp" and find_block(model, found.layer).mlp is None:
+        raise ConfigError(f"{found.name}: block {found.layer} has no feed-forward (trunk.mlp.kind is none)")
     if found.part != "mlp" and where not in attentions:
         raise ConfigError(f"{found.name}: block {found.layer} has no {found.part} with heads")
     if found.head is not None and found.head >= (heads := attentions[where].heads):
@@ -212,9 +214,13 @@ def all_senders(model: Any, ends: list[Component]) -> list[str]:
             if attention := find_attentions(model).get(f"trunk.{layer}.{part}"):
                 own = f"{layer}." if part == "attn" else f"{layer}.cross."
                 names += [f"{own}{head}" for head in range(attention.heads)]
-        names.append(f"{layer}.mlp")
+        names += [f"{layer}.mlp"] if find_block(model, layer).mlp is not None else []
     last = max(end.step for end in ends)
     return [name for name in names if parse_sender(model, name).step < last]
+
+
+def find_block(model: Any, layer: int) -> Any:
+    return model.trunk.blocks[layer % len(model.trunk.blocks)]
 
 
 def one_or_more(names: Sequence[str]) -> Sequence[str]:

@@ -53,7 +53,7 @@ class TunedLens:
 
     def translate(self, place: str, x: Tensor) -> Tensor:
         """Vectors of a place (B, N, D) as the final norm and the head can read them."""
-        if place in ("final", f"{self.model['depth'] - 1}.mlp"):
+        if place in ("final", self.model.get("last", f"{self.model['depth'] - 1}.mlp")):
             return x
         if place not in self.places:
             raise ConfigError(f"lens: it was fitted for {', '.join(self.places)}, and not for {place}; fit it with the "
@@ -103,6 +103,7 @@ def parse_header(path: Path, text: str) -> tuple[tuple[str, ...], dict[str, Any]
         places, model = tuple(map(str, header["places"])), header["model"]
         known = {"dim": int(model["dim"]), "depth": int(model["depth"]), "logits": int(model["logits"]),
                  "unembedding": str(model["unembedding"])}  # fmt: skip
+        known |= {"last": str(model["last"])} if "last" in model else {}  # which an earlier file did not say
         found = header["format"]
     except (ValueError, KeyError, TypeError, RecursionError):
         raise DataError(f"{path}: not a tuned lens; expected a file that TunedLens.save wrote") from None
@@ -112,7 +113,8 @@ def parse_header(path: Path, text: str) -> tuple[tuple[str, ...], dict[str, Any]
 
 
 def model_identity(model: Any) -> dict[str, Any]:
-    """What a tuned lens must share with a model: width, depth, number of logits, and a hash of final norm and head.
+    """What a tuned lens must share with a model: width, depth, number of logits, a hash of final norm and head, and
+    the name of its last place.
 
     The hash is of evenly spaced weights as bfloat16, so it is the same for a model that is loaded in another precision.
     """
@@ -122,7 +124,7 @@ def model_identity(model: Any) -> dict[str, Any]:
             spaced = weight.detach().flatten()[:: max(1, weight.numel() // SAMPLE)].to(torch.bfloat16).cpu()
             digest.update(bytes(spaced.view(torch.uint8).tolist()))
     size = {"dim": trunk.c.dim, "depth": trunk.c.depth, "logits": logit_count(model)}
-    return {**size, "unembedding": digest.hexdigest()[:16]}
+    return {**size, "unembedding": digest.hexdigest()[:16], "last": residual_places(model, halves=False)[-1].name}
 
 
 def apply_map(x: Tensor, affine: AffineMap) -> Tensor:
