@@ -24,13 +24,14 @@ os.register_at_fork(after_in_child=release_after_fork)
 
 
 @contextmanager
-def lock_folder(out: Path, new: bool = False) -> Iterator[None]:
-    """Lock the folder, or say which process has. A `new` one is made here, and removed if it is empty in the end.
+def lock_folder(out: Path, new: bool = False, doing: str = "training") -> Iterator[None]:
+    """Lock the folder, or say what another process is `doing` there. A `new` one is made here, and removed if it is
+    empty in the end.
 
     Only the process that holds a folder removes it: to others an empty folder may be a run that has just begun.
     """
     above = [place for place in out.parents if new and not place.exists()]
-    folder = open_locked_folder(out, new)
+    folder = open_locked_folder(out, new, doing)
     HELD.add(folder)
     try:
         yield
@@ -44,7 +45,7 @@ def lock_folder(out: Path, new: bool = False) -> Iterator[None]:
             os.close(folder)
 
 
-def open_locked_folder(out: Path, new: bool) -> int:
+def open_locked_folder(out: Path, new: bool, doing: str) -> int:
     """The locked folder, as an open file; it is still the one that stands at `out`.
 
     Between opening and locking, a process that held it may have removed it: a lock on what was removed is worth
@@ -66,7 +67,7 @@ def open_locked_folder(out: Path, new: bool) -> int:
             reason = (problem.strerror or str(problem)).lower()
             raise config.DataError(f"{out}: {reason}; name the folder of a run") from None
         try:
-            acquire_lock(folder, out)
+            acquire_lock(folder, out, doing)
             if is_same_folder(folder, out):
                 return folder
         except BaseException:
@@ -84,11 +85,11 @@ def is_same_folder(folder: int, out: Path) -> bool:
         return False
 
 
-def acquire_lock(folder: int, out: Path) -> None:
+def acquire_lock(folder: int, out: Path, doing: str) -> None:
     try:
         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise config.ConfigError(f"{out}: another process is training there; wait for it to end, or choose another "
+        raise config.ConfigError(f"{out}: another process is {doing} there; wait for it to end, or choose another "
                                  "folder") from None  # fmt: skip
     except OSError:
         pass  # a file system without locks: then there is none to respect

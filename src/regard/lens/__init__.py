@@ -22,6 +22,8 @@ from regard.lens.features.word_in_context import (
     context_similarity,
 )
 from regard.lens.gradient_reach import gradient_decay, jacobian_norms, receptive_field
+from regard.lens.head_census.census_result import Census
+from regard.lens.head_census.run_census import census
 from regard.lens.heads import HeadSummary, head_similarity, most_similar_heads, summarize_heads
 from regard.lens.patching.activation_patching import PatchGrid, PatchingResult, patch_activations
 from regard.lens.patching.attribution_patching import AttributionPatchingResult, PatchingComparison, attribute_patches
@@ -41,6 +43,7 @@ __all__ = [
     "AttentionView",
     "AttributionPatchingResult",
     "CausalTrace",
+    "Census",
     "CircuitMatrix",
     "CompositionScores",
     "ContextComparison",
@@ -80,6 +83,7 @@ __all__ = [
     "attribute_logit",
     "attribute_patches",
     "causal_trace",
+    "census",
     "closest_pairs",
     "compare_contexts",
     "compare_explanations",
