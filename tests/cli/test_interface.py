@@ -67,6 +67,7 @@ SURFACE = {
                   "--out --json",
     "lens trace": "model text --subject --token --source --part --window --dtype --out --json",
     "lens neurons": "model file --where --unit --top-k --dtype --out --json",
+    "lens census": "model files --out --tokens --context --top-k --dtype --json",
     "lens neuron": "model layer unit --top-k --dtype --out --json",
     "lens context": "model first second --word --dtype --out --json",
     "lens steer": "model file --address --out --dtype --json",

@@ -2,6 +2,7 @@
 sentence."""
 
 import json
+import lzma
 
 import pytest
 import torch
@@ -86,6 +87,32 @@ def test_neurons_of_a_file_and_the_words_of_one(say, checkpoint, texts):
     assert shown.code == 0 and shown.out.count("promotes") >= 4
 
 
+@pytest.mark.parametrize("name", ["corpus.txt", "corpus.txt.xz", "corpus.csv", "corpus.jsonl"])
+def test_a_census_of_a_file_is_that_of_its_tokens(say, checkpoint, desk, name):
+    words = "the cat sat on the mat.\nthe dog, too. " * 5
+    form = {"csv": f'text\n"{words}"\n', "jsonl": json.dumps({"text": words})}.get(name.split(".")[1], words)
+    (desk / name).write_bytes(lzma.compress(form.encode()) if name.endswith("xz") else form.encode())
+    shown = say("lens", "census", checkpoint, name, "--context", 16, "--out", "census", "--json")
+    model = load_model(str(checkpoint))
+    found = lens.census(model, words, context=16)
+
+    assert shown.code == 0 and json.loads(shown.out) == json.loads(json.dumps(found.to_json()))
+    assert json.loads((desk / "census" / "census.json").read_text())["model"]["name"] == str(checkpoint)
+    again = say("lens", "census", checkpoint, name, "--context", 16, "--out", "census")
+    assert (again.err, again.out) == ("", f"{found}\n")
+
+
+def test_a_census_of_a_translator_reads_lines_with_their_translations(say, desk):
+    (desk / "lines.txt").write_text("The cat is black.\nThe dog sleeps.\n")
+    shown = say("lens", "census", "en-fr", "lines.txt", "--out", "census", "--json")
+    heads = json.loads((desk / "census" / "census.json").read_text())["heads"]
+    sequences = json.loads((desk / "census" / "sequences.json").read_text())
+
+    assert shown.code == 0 and {head["where"].split(".")[2] for head in heads} == {"attn", "cross"}
+    assert all(head["previous"] is None for head in heads if head["where"].endswith("cross"))
+    assert all(each["source"] for each in sequences["sequences"].values())
+
+
 def test_one_word_in_two_texts_has_a_cosine_for_every_layer(say, desk):
     shown = say("lens", "context", "en-fr", "We sat by the bank of the river.", "He put money in the bank.",
                 "--word", "bank", "--json")  # fmt: skip
@@ -131,6 +158,10 @@ def test_what_is_found_is_written_in_the_form_that_the_suffix_says(say, checkpoi
         (["patch", "MODEL", "the", "them", "--token", "a", "--against", "b"], 3, "both need the same number"),
         (["neuron", "MODEL", "7", "0"], 2, "layer"),
         (["neurons", "MODEL", "missing.txt"], 3, "missing.txt"),
+        (["census", "MODEL", "missing.txt"], 3, "missing.txt: no such file or folder"),
+        (["census", "MODEL", "text.txt", "--tokens", "0"], 2, "tokens: 0 are too few"),
+        (["census", "MODEL", "text.txt", "--out", "."], 2, "there are other files in it (model"),
+        (["census", "MODEL", "text.txt", "--out", "text.txt"], 1, "text.txt: cannot be written (file exists)"),
         (["context", "MODEL", "the cat", "a dog", "--word", "cat"], 3, "cat"),
         (["steer", "MODEL", "text.txt", "--address", "trunk.9.residual", "--out", "v"], 3, "columns first and second"),
         (["logit-lens", "en-fr", "Le chat"], 2, "give source="),

@@ -12,7 +12,7 @@ import typer
 
 from regard import config
 from regard.cli.output import Dtype, JsonOption, import_torch, print_json
-from regard.cli.text_args import ModelArgument, show_progress, text_records
+from regard.cli.text_args import ModelArgument, show_progress, show_rate, text_records
 
 TextArgument = Annotated[str, typer.Argument(metavar="TEXT", help="What the model reads; for an encoder-decoder the "
                                              "target so far.")]  # fmt: skip
@@ -242,6 +242,30 @@ def neurons(
         found = lens.find_top_examples(opened, prompts, where=where, units=unit or None, top_k=top_k,
                                        progress=lambda done, *_: advance(done))  # fmt: skip
     show_result(found, out, json)
+
+
+def census(
+    model: ModelArgument,
+    files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Texts or records; folders; packaged texts.")],
+    *,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="The folder that it is written to and resumed from.")]
+    = None,
+    tokens: Annotated[int | None, typer.Option(metavar="N", help="Read so many tokens; by itself all.")] = None,
+    context: Annotated[
+        int | None, typer.Option(metavar="N", help="Tokens of a decoder's window; by itself 256, or what it can read.")
+    ] = None,
+    top_k: Annotated[int, typer.Option(metavar="K", help="Sequences that are kept for each head and metric.")] = 5,
+    dtype: Dtype = "fp32",
+    json: JsonOption = False,
+) -> None:  # fmt: skip
+    """Measure every attention head over a corpus: what it looks at, how widely, and where most; resumed by itself."""
+    opened = open_lens_model(model, dtype)
+    from regard import lens
+
+    with show_rate("tokens") as progress:
+        found = lens.census(opened, [Path(file) for file in files], out=out, tokens=tokens, context=context,
+                            top_k=top_k, name=model, progress=progress)  # fmt: skip
+    show_result(found, None, json)
 
 
 def neuron(

@@ -157,20 +157,42 @@ def open_model(
 @contextmanager
 def show_progress(total: int) -> Iterator[Callable[[int], None]]:
     """How much is done, in a line of stderr that moves; only where that is a terminal, and there is some waiting."""
-    last, shown = time.monotonic(), 0
+    with show_moving_line() as show:
+        yield lambda done: show(f"{done:,} of {total:,}")
 
-    def on_progress(done: int) -> None:
-        nonlocal last, shown
+
+@contextmanager
+def show_rate(unit: str) -> Iterator[Callable[[int, int | None], None]]:
+    """The same with how many are done in a second; what is done at the first call was done before."""
+    first: tuple[int, float] | None = None
+
+    def on_progress(done: int, total: int | None) -> None:
+        nonlocal first
+        first = first or (done, time.monotonic())
+        passed = time.monotonic() - first[1]
+        rate = f", {(done - first[0]) / passed:,.0f} a second" if passed > 0 else ""
+        show(f"{done:,} {unit}{rate}" if total is None else f"{done:,} of {total:,} {unit}{rate}")
+
+    with show_moving_line() as show:
+        yield on_progress
+
+
+@contextmanager
+def show_moving_line() -> Iterator[Callable[[str], None]]:
+    """A line of stderr that takes the place of the one before, four times a second at most, and goes in the end."""
+    last, longest = time.monotonic(), 0
+
+    def show(line: str) -> None:
+        nonlocal last, longest
         if sys.stderr.isatty() and time.monotonic() - last >= 0.25:
-            last, line = time.monotonic(), f"{done:,} of {total:,}"
-            print(f"\r{dim(line)}", end="", file=sys.stderr, flush=True)
-            shown = len(line)
+            last, longest = time.monotonic(), max(longest, len(line))
+            print(f"\r{dim(line.ljust(longest))}", end="", file=sys.stderr, flush=True)
 
     try:
-        yield on_progress
+        yield show
     finally:
-        if shown:
-            print("\r" + " " * shown + "\r", end="", file=sys.stderr, flush=True)
+        if longest:
+            print("\r" + " " * longest + "\r", end="", file=sys.stderr, flush=True)
 
 
 def shorten(text: str, size: int = 48) -> str:

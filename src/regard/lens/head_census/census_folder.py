@@ -18,6 +18,7 @@ from regard.config.errors import ConfigError, DataError, unwritable_error
 from regard.files.atomic import atomic_path, write_text
 from regard.lens.head_census.census_result import COLUMNS, Census
 from regard.lens.head_census.census_state import CensusState
+from regard.lens.head_census.corpus_rows import hash_tensor
 from regard.lens.head_census.head_sums import HeadSums
 from regard.lens.head_census.pair_tables import METRICS
 from regard.lens.result import finite_or_none
@@ -28,12 +29,9 @@ STATE_FILE, NUMBERS_FILE, SEQUENCES_FILE = "census.safetensors", "census.json", 
 
 def model_weights_digest(model: Any) -> str:
     """The sha256 of all weights with their names and types."""
-    from regard.hub.weight_reader import tensor_buffer  # here, since it brings the formats of published models
-
     found = hashlib.sha256()
     for name, weight in model.state_dict().items():
-        found.update(f"{name} {weight.dtype} {tuple(weight.shape)}".encode())
-        found.update(tensor_buffer(weight.detach().cpu().contiguous()))
+        hash_tensor(found, name, weight)
     return found.hexdigest()
 
 

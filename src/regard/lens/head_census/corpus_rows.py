@@ -81,14 +81,20 @@ def shard_rows(model: Any, shards: TokenShards, context: int | None) -> Iterator
 
 def digest_row(digest: str, row: TextRow) -> str:
     """The digest of a corpus after one more row: it tells whether what was read before is read again."""
-    from regard.hub.weight_reader import tensor_buffer  # here, since it brings the formats of published models
-
     found = hashlib.sha256(digest.encode())
     for name, table in {"first": row.prompt.first, **row.prompt.given}.items():
         if isinstance(table, Tensor):
-            found.update(f"{name} {table.dtype} {tuple(table.shape)}".encode())
-            found.update(tensor_buffer(table.detach().cpu().contiguous()))
+            hash_tensor(found, name, table)
     return found.hexdigest()
+
+
+def hash_tensor(found: Any, name: str, x: Tensor) -> None:
+    """Add a tensor to a hash, with its name, type and shape."""
+    from regard.hub.weight_reader import tensor_buffer  # here, since it brings the formats of published models
+
+    found.update(f"{name} {x.dtype} {tuple(x.shape)}".encode())
+    plain = x.detach().cpu().contiguous()  # named, since a buffer does not keep its tensor alive
+    found.update(tensor_buffer(plain))
 
 
 def row_sequences(rows: Sequence[TextRow]) -> Tensor:
