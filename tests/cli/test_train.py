@@ -114,7 +114,7 @@ def test_json_says_how_the_run_went(say, desk, trainer):
     told = json.loads(say("train", "recipe.toml", "--out", "new", "--json").out)
 
     assert told == {"out": "new", "report": "new/report.html", "steps": 3, "loss": 1.25, "eval_loss": 1.5,
-                    "scores": None, "best": None, "seconds": 0.75, "interrupted": None}  # fmt: skip
+                    "scores": None, "best": None, "snapshots": [], "seconds": 0.75, "interrupted": None}  # fmt: skip
 
 
 def test_people_read_rows_and_what_is_not_known_is_left_out(say, desk, trainer):

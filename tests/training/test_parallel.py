@@ -13,6 +13,7 @@ from training.launcher import Launcher, children, gone
 
 import regard
 from regard import config
+from regard.files import manifest
 from regard.hub import locate, weights
 from regard.tasks.task import LossPart, combine_losses
 from regard.training.parallel.process_group import join_process_group, read_rank_env
@@ -158,7 +159,8 @@ def test_ranks_that_were_brought_together_by_others_train_as_well(group, one):
 def test_a_run_goes_on_with_fewer_ranks_and_with_more_again(group, one, way):
     """2 -> 1 -> 2, each time after a signal; with a running mean, which is saved in parts as well."""
     kind, out = "all at once", f"{way} often"
-    ends = [group.run("train", "recipe.toml", *STEPS, *KINDS[kind][1], f"train.parallel={way}", "--out", out, stop=6)]
+    ends = [group.run("train", "recipe.toml", *STEPS, *KINDS[kind][1], f"train.parallel={way}",
+                      "train.snapshots=8", "--out", out, stop=6)]  # fmt: skip
     ends.append(group.run("resume", out, "train.steps=11", size=1))
     ends.append(group.run("resume", out, "train.steps=20"))
 
@@ -169,6 +171,10 @@ def test_a_run_goes_on_with_fewer_ranks_and_with_more_again(group, one, way):
     assert all(abs(line["loss"] - steps[line["step"]]) <= CLOSE for line in ours if "loss" in line)
     ids = torch.tensor([[3, 1, 4, 1, 5, 9, 2]])
     assert_close(regard.load(group.place / out)(ids), regard.load(one(kind))(ids), atol=1e-5, rtol=0)
+    kept = [group.place / out / "snapshots" / f"step-{step:06d}" for step in (0, 8, 11, 16, 20)]
+    assert locate.list_snapshots(group.place / out) == kept and not any(map(manifest.verify_manifest, kept))
+    last = [kept[-1], group.place / out / "checkpoints" / "step-000020"]
+    assert (last[0] / "model.safetensors").read_bytes() == (last[1] / "model.safetensors").read_bytes()
 
 
 @pytest.mark.slow

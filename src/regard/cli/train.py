@@ -108,10 +108,13 @@ def finish_run(result: Any, json: bool) -> int:
     """Write the report of a run that came to its end, say how it went, and by which code the process ends."""
     if result.rank:  # of many processes the first one speaks
         return 128 + int(result.interrupted) if result.interrupted else 0
-    page = None if result.interrupted else write_run_report(result.out)
+    from regard.hub import locate
+
+    page, kept = None if result.interrupted else write_run_report(result.out), locate.list_snapshots(result.out)
     told = {"out": result.out, "report": page, "steps": result.steps, "loss": result.loss,
             "eval_loss": result.eval_loss, "scores": result.scores, "best": result.best,
-            "seconds": result.seconds, "interrupted": result.interrupted}  # fmt: skip
+            "snapshots": [locate.folder_step(each) for each in kept], "seconds": result.seconds,
+            "interrupted": result.interrupted}  # fmt: skip
     if json:
         print_json(told)
     else:
@@ -121,6 +124,7 @@ def finish_run(result: Any, json: bool) -> int:
             ("steps", f"{result.steps:,}"),
             ("training loss", format_number(result.loss, " in the last step")),
             ("best", "" if result.best is None else f"step {result.best:,}, in {result.out / 'best'}"),
+            ("snapshots", f"{len(kept)}, in {result.out / 'snapshots'}" if kept else ""),
             ("validation loss", format_number(result.eval_loss)),
             *((name, format_number(value)) for name, value in (result.scores or {}).items()),
             ("seconds", f"{result.seconds:,.1f}"),

@@ -17,7 +17,7 @@ from regard.config.trunk import Trunk
 
 PACKAGED_TEXTS = ("shakespeare",)  # texts that come with the package
 # What a run that goes on may have otherwise.
-RESUMABLE_SETTINGS = ("train.steps", "train.epochs", "train.minutes", "train.parallel")
+RESUMABLE_SETTINGS = ("train.steps", "train.epochs", "train.minutes", "train.parallel", "train.snapshots")
 PRESETS = (  # sentences that a recipe may begin from; `regard.zoo` holds them
     "transformer-base", "transformer-big", "bert-base", "bert-large", "roberta-base", "distilbert", "albert-base",
     "electra-small", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "gpt3-125m", "gpt3-350m", "gpt3-760m",

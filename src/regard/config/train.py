@@ -1,5 +1,6 @@
 """Config of training: steps, batches, optimizer, schedule, EMA, LoRA, augmentation, evaluation and checkpoints."""
 
+from itertools import pairwise
 from typing import Literal
 
 from regard.config.errors import ConfigError
@@ -235,7 +236,9 @@ class Train:
 
     Evaluations come every `eval_every` steps or `eval_minutes`; on the way they read `eval_tokens` of the validation
     data (none: all of it), the last one all. `keep_checkpoints` newest checkpoints stay, with `keep_best` also the best
-    one; after `patience` evaluations without a better one the run ends. `tensorboard` writes for TensorBoard.
+    one; after `patience` evaluations without a better one the run ends. `snapshots` keeps the weights of some steps for
+    good: "log" those of step 0, 1, 2, 4, 8, ... and the last, a number those of every so many steps and the last, a
+    list those of its steps. `tensorboard` writes for TensorBoard.
     """
 
     steps: int | None = 10_000
@@ -274,6 +277,7 @@ class Train:
     keep_checkpoints: int = 2
     keep_best: bool = False
     patience: int | None = None
+    snapshots: Literal["log"] | int | tuple[int, ...] | None = None
     tensorboard: bool = False
 
     @property
@@ -325,3 +329,18 @@ class Train:
             raise ConfigError("lora: adapters change a model that has learned already; name it with train.init_from")
         if "" in (self.init_from, self.word_vectors):
             raise ConfigError("init_from, word_vectors: an empty name; name a checkpoint or a file, or leave it out")
+        check_snapshots(self.snapshots, self.steps)
+
+
+def check_snapshots(schedule: str | int | tuple[int, ...] | None, steps: int | None) -> None:
+    """Each step of a list comes once, after the one before it, and within the run."""
+    if isinstance(schedule, int):
+        check_minimum(1, snapshots=schedule)
+    if not isinstance(schedule, tuple):
+        return
+    if not schedule or schedule[0] < 0 or any(one >= other for one, other in pairwise(schedule)):
+        raise ConfigError(f"snapshots: {list(schedule)} is not a list of steps from 0 on, each after the one before "
+                          "it, such as [0, 100, 1000]")  # fmt: skip
+    if steps is not None and schedule[-1] > steps:
+        raise ConfigError(f"snapshots: step {schedule[-1]:,} is never reached in a run of {steps:,} steps; leave it "
+                          "out, or set train.steps higher")  # fmt: skip

@@ -1,11 +1,12 @@
 """Locating a model: a run, checkpoint, folder or hub id to a local folder, downloaded where needed.
 
     regard.load("org/name")      regard.load("org/name@v1.2")      regard.load("hf:gpt2")
+    regard.load("runs/lab")      regard.load("runs/lab@128")
 
-A run means its newest whole checkpoint. The disk goes before the hub, and what looks like a local path is never
-requested from it. `huggingface_hub` keeps the cache and heeds HF_HOME, HF_TOKEN and HF_HUB_OFFLINE. Of a repository
-come the weights in safetensors, once, and the small files beside them; never code, and nothing that could run when it
-is opened.
+A run means its newest whole checkpoint, and @128 its snapshot or checkpoint of that step. The disk goes before the hub,
+and what looks like a local path is never requested from it. `huggingface_hub` keeps the cache and heeds HF_HOME,
+HF_TOKEN and HF_HUB_OFFLINE. Of a repository come the weights in safetensors, once, and the small files beside them;
+never code, and nothing that could run when it is opened.
 """
 
 import glob
@@ -64,8 +65,38 @@ def weight_files(folder: Path) -> set[str]:
 
 def list_checkpoints(run: str | Path) -> list[Path]:
     """The checkpoints of a run, oldest first, whole or not."""
-    folders = [each for each in (Path(run) / "checkpoints").glob("step-*") if STEP_PATTERN.fullmatch(each.name)]
-    return sorted(folders, key=lambda each: int(each.name.removeprefix("step-")))
+    return list_step_folders(Path(run) / "checkpoints")
+
+
+def list_snapshots(run: str | Path) -> list[Path]:
+    """The snapshots of a run (train.snapshots), oldest first."""
+    return list_step_folders(Path(run) / "snapshots")
+
+
+def list_step_folders(parent: Path) -> list[Path]:
+    return sorted((each for each in parent.glob("step-*") if STEP_PATTERN.fullmatch(each.name)), key=folder_step)
+
+
+def folder_step(folder: Path) -> int:
+    """The step that a folder of a run is of."""
+    return int(folder.name.removeprefix("step-"))
+
+
+def parse_step_address(text: str) -> tuple[Path, int] | None:
+    """The run and the step that "runs/lab@128" means; None where a text is no such address."""
+    run, at, step = text.rpartition("@")
+    known = at and re.fullmatch(r"[0-9]+", step) and (Path(run) / "config.toml").is_file() and not Path(text).exists()
+    return (Path(run), int(step)) if known else None
+
+
+def find_step_folder(run: Path, step: int) -> Path:
+    """The snapshot of that step of a run, or its checkpoint."""
+    there = {folder_step(each): each for each in (*list_checkpoints(run), *list_snapshots(run))}
+    if step in there:
+        return there[step]
+    steps = name_some([f"{each:,}" for each in sorted(there)]) or "none"
+    raise DataError(f"{run}@{step}: nothing is kept of step {step:,}, but of {steps}; name one of these, or train with "
+                    "train.snapshots")  # fmt: skip
 
 
 def default_checkpoint(run: str | Path) -> Path:
@@ -106,7 +137,9 @@ PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack")
 
 
 def locate_model(path: str | Path) -> Path:
-    """The folder that a path or an id means; an id is fetched."""
+    """The folder that a path, a step of a run or an id means; an id is fetched."""
+    if (step := parse_step_address(str(path))) is not None:
+        return find_step_folder(*step)
     asked = parse_repo_id(str(path))
     return Path(path) if asked is None else download_model(*asked)
 

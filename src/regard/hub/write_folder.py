@@ -104,7 +104,7 @@ def check_replaceable(path: Path) -> None:
     """Never replace what was not written here; a run's own checkpoints are replaced, also damaged ones."""
     if path.is_file():
         raise DataError(f"{path}: a file stands there; name a folder")
-    own = path.parent.name == "checkpoints" and STEP_PATTERN.fullmatch(path.name)
+    own = path.parent.name in ("checkpoints", "snapshots") and STEP_PATTERN.fullmatch(path.name)
     if path.is_dir() and not own and (others := unlisted_files(path)):
         raise DataError(
             f"{path}: holds {name_some(sorted(others))}, not written by a save; choose another folder or move it away"

@@ -1,6 +1,6 @@
 """fit and resume_fit: a whole run in its folder, from the recipe to the last checkpoint, and resumed another day.
 
-runs/lab/  config.toml  run.json  log.jsonl  samples.jsonl  checkpoints/step-NNNNNN/
+runs/lab/  config.toml  run.json  log.jsonl  samples.jsonl  checkpoints/step-NNNNNN/  snapshots/step-NNNNNN/
 """
 
 import sys
@@ -21,7 +21,7 @@ from regard.files.atomic import write_text
 from regard.files.content_cache import read_json_table
 from regard.files.folder_lock import lock_folder
 from regard.hub import locate, read_folder
-from regard.training import checkpoint, tensorboard
+from regard.training import checkpoint, snapshots, tensorboard
 from regard.training.extend_run import describe_rate_change, record_resumption
 from regard.training.parallel.process_group import join_process_group
 from regard.training.parallel.ranks import ProcessRanks
@@ -52,6 +52,7 @@ def fit(recipe: config.Recipe, out: str | Path, *, command: str = "", quiet: boo
             "command": command,
         }
         if ranks.is_main:
+            notes += snapshots.disk_notes(run, out)
             write_text(out / "config.toml", reader.to_toml(run.recipe))  # first: from here on it can be resumed
             create_folder(out / "checkpoints")
         return Trainer(run, out, facts, notes, quiet=quiet).train()
@@ -138,7 +139,8 @@ def restore_run(
     if run.products != torch.float32 == product_dtype(run.device.type) and has_lstm(run.model):
         run.multiply_in(torch.float32)
         notes.append("its LSTM cannot be computed in bf16 on this CPU: in fp32 from here on, so the bits differ")
-    if changes and run.ended:  # by train.patience, and it is asked to go on
+    longer = [line for line in changes if line.partition("=")[0].strip() != "train.snapshots"]
+    if longer and run.ended:  # by train.patience, and it is asked to go on
         run.ended, state["waited"] = False, 0
     if recipe.train.steps is not None and recipe.train.steps < run.step:
         raise config.ConfigError(f"train.steps: {recipe.train.steps:,}, and {out} has done {run.step:,}; "
@@ -152,6 +154,8 @@ def restore_run(
     checkpoint.prune_checkpoints(
         out / "checkpoints", recipe.train.keep_checkpoints, newest, best
     )  # it may have been stopped before it could
+    snapshots.forget_later_snapshots(out, run.step)
+    notes += snapshots.disk_notes(run, out)
     notes += [gap for name in ("log", "samples") if (gap := truncate_log(out / f"{name}.jsonl", state[name]))]
     notes += [
         f"{each}: the bits may differ from here on" for each in environment_differences(state["surroundings"], now)

@@ -51,7 +51,6 @@ def save_checkpoint(run: Run, path: Path, more: dict[str, Any] | None = None) ->
         **(more or {}),
     }
 
-    model = check_savable(run)
     with gather_run_state(run, path) as (gathered, tables, adapter):
 
         def add(folder: Path) -> None:
@@ -63,39 +62,46 @@ def save_checkpoint(run: Run, path: Path, more: dict[str, Any] | None = None) ->
             if adapter is not None:
                 peft_save.write_adapter_files(folder / "adapter", adapter)
 
-        if run.ranks.is_main:
-            write_folder.save_model(
-                path,
-                gathered,
-                run.tokenizer,
-                run.settings.context,
-                add,
-                begin=model.decoder_start_id,
-                task=model.task,
-                base=run.settings.init_from,
-            )
+        write_model(run, path, gathered, add)
     run.ranks.barrier()
     return path
 
 
+def write_model(run: Run, path: Path, gathered: Any, more: Callable[[Path], object] | None = None) -> None:
+    """The model's folder, by the first rank; `more` adds files to it before it is sealed."""
+    model = check_savable(run)
+    if run.ranks.is_main:
+        write_folder.save_model(
+            path,
+            gathered,
+            run.tokenizer,
+            run.settings.context,
+            more,
+            begin=model.decoder_start_id,
+            task=model.task,
+            base=run.settings.init_from,
+        )
+
+
 @contextmanager
 def gather_run_state(
-    run: Run, path: Path
+    run: Run, path: Path, weights_only: bool = False
 ) -> Iterator[tuple[Any, dict[str, dict[str, Tensor]], peft_save.PeftAdapter | None]]:
     """The model that the folder will hold, which is the running mean if there is one; what training needs; and the
     adapters by themselves."""
-    tables = {"optim": run.optimizer.state(), "rng": run.rng_state, "guard": run.guard.state()}
-    if run.carried_state is not None:
+    tables: dict[str, dict[str, Tensor]] = {}
+    if not weights_only:
+        tables |= {"optim": run.optimizer.state(), "rng": run.rng_state, "guard": run.guard.state()}
+    if run.carried_state is not None and not weights_only:
         tables["carry"] = run.carried_state.state()
     with nullcontext() if run.ema is None else run.ema.applied():
-        if run.ema is not None:
+        if run.ema is not None and not weights_only:
             tables["average"] = run.ema.state()
-        if run.settings.lora is not None:
+        lora = run.settings.lora is not None and not weights_only
+        if lora:
             tables["lora"] = trainable.lora_state(run.model)
         if not run.ranks.is_sharded:
-            adapter = (
-                peft_save.collect_adapter(check_savable(run), run.settings.init_from) if run.settings.lora else None
-            )
+            adapter = peft_save.collect_adapter(check_savable(run), run.settings.init_from) if lora else None
             yield run.model, tables, adapter
             return
         from regard.training.parallel import sharded_checkpoint  # takes as long as half of torch

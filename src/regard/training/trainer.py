@@ -12,7 +12,7 @@ from regard.files import manifest
 from regard.files.atomic import write_json
 from regard.measure.peak_memory import process_peak_bytes
 from regard.tasks.next_token import NextToken
-from regard.training import checkpoint
+from regard.training import checkpoint, snapshots
 from regard.training.carry_state import with_carried_state
 from regard.training.data.read import ValidationSource
 from regard.training.diagnostics import TrainingDiagnostics
@@ -98,8 +98,10 @@ class Trainer:
         ):
             for line in (*introduction_lines(run, self.facts), *self.notes):
                 self.display.say(line)
+            self.take_snapshot()
             self.diagnose()
             self.advance()
+            self.take_snapshot()  # of a run that ended early
             if self.saved != run.step:
                 self.save()  # before the last evaluation: whatever fails there, what was learned is kept
             if run.is_over:
@@ -128,6 +130,7 @@ class Trainer:
         before = run.seconds
         while not self.stop_signal() and (step := self.next(steps)):
             self.note(step)
+            self.take_snapshot()
             self.due = (c.eval_every is not None and step.number % c.eval_every == 0) or is_interval_crossed(
                 before, run.seconds, c.eval_minutes)  # fmt: skip
             before = run.seconds
@@ -337,7 +340,14 @@ class Trainer:
                 raise SignalReceived
             yield item
 
-    # ---------------------------------------------------------------- checkpoints
+    # ---------------------------------------------------------------- checkpoints and snapshots
+
+    def take_snapshot(self) -> None:
+        """Keep the weights of this step, if train.snapshots says so: before the step's checkpoint, so that a run that
+        goes on from there lacks none."""
+        if snapshots.is_due(self.run, self.out):
+            with self.signals.shield():
+                snapshots.save_snapshot(self.run, self.out)
 
     def save(self) -> None:
         """A checkpoint, and the log up to it, are on disk when this is done; no signal comes between."""
