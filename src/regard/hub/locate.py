@@ -94,7 +94,7 @@ def find_step_folder(run: Path, step: int) -> Path:
     there = {folder_step(each): each for each in (*list_checkpoints(run), *list_snapshots(run))}
     if step in there:
         return there[step]
-    steps = name_some([f"{each:,}" for each in sorted(there)]) or "none"
+    steps = name_some([f"{each:,}" for each in sorted(there)], 20) or "none"
     raise DataError(f"{run}@{step}: nothing is kept of step {step:,}, but of {steps}; name one of these, or train with "
                     "train.snapshots")  # fmt: skip
 
