@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
+from sizes import in_full
 
 import regard
 from regard import measure
@@ -260,9 +261,12 @@ def compiled(model, whole, **how):
 @COMPILED
 @pytest.mark.slow
 @pytest.mark.parametrize("whole", [True, False], ids=["the whole forward", "block by block"])
-def test_compiled_gradients_are_the_same_to_the_bit(whole):
+@pytest.mark.parametrize("backend", [
+    "aot_eager",  # the same graphs and the same partition, without a C++ compiler
+    pytest.param("inductor", marks=in_full),
+])  # fmt: skip
+def test_compiled_gradients_are_the_same_to_the_bit(whole, backend):
     plain, forgetful = twins(made("gpt2", depth=2))
-    backend = "aot_eager" if whole else "inductor"  # the same graphs and the same partition, without a C++ compiler
 
     assert_same(*(gradients(model, compiled(model, whole, backend=backend)) for model in (plain, forgetful)))
 
