@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from sizes import in_full
 
 from regard.config.masks import MASKS
 from regard.config.reader import EXTRA_KINDS
@@ -135,7 +136,7 @@ def test_links_are_found_in_prose_and_not_in_code():
 # ---------------------------------------------------------------- the command line
 
 TINY = ("train.minutes=none train.steps=2 train.batch_size=2 train.context=16 train.compile=false "
-        "train.eval_tokens=500 report.max_new_tokens=5 model.dim=32 model.depth=2 model.heads=2")  # fmt: skip
+        "train.eval_tokens=99 report.max_new_tokens=5 model.dim=32 model.depth=2 model.heads=2")  # fmt: skip
 SHORTER = {  # what makes a run of minutes one of seconds; the rest of a command is run as it stands
     "regard train cora": "train.steps=2",
     "regard train mutag": "train.steps=2 train.batch_size=2 model.dim=16 model.depth=2 model.heads=2",
@@ -218,13 +219,14 @@ def shortened(command):
     return [*shlex.split(command, comments=True)[1:], *(word for word in more if not word.startswith(tuple(stays)))]
 
 
-LONG_PAGES = {"README.md": 40, "compare.md": 20}  # seconds
+LONG_PAGES = {"README.md": 40}  # seconds
+IN_FULL = {"compare.md": [in_full]}  # tests/cli/test_packaged_studies.py and tests/studies run as many comparisons
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "page",
-    [pytest.param(page, marks=pytest.mark.slow(seconds=LONG_PAGES.get(page.name, 1)))
+    [pytest.param(page, marks=[pytest.mark.slow(seconds=LONG_PAGES.get(page.name, 1)), *IN_FULL.get(page.name, [])])
      for page in PAGES if verbs(read(page))],
     ids=named,
 )  # fmt: skip

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from parity.tolerance import randomise
+from sizes import in_full
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -199,9 +200,15 @@ def greedy(one: Transformer, given: Tensor, new: int, real: Tensor, cache: KVCac
     return given
 
 
+IN_CI = ("sinusoidal", "learned-qk", "rotary-yarn", "alibi", "t5", "shaw")  # a way of saying positions each
+
+
 @pytest.mark.slow
 @pytest.mark.spec("S112")
-@positions
+@pytest.mark.parametrize(
+    "position",
+    [pytest.param(x, marks=() if name in IN_CI else in_full, id=name) for name, x in POSITIONS.items()],
+)
 def test_greedy_ids_are_the_same_with_and_without_a_cache_over_256_tokens(position):
     one, given = model(position), ids(B, N)
     for weight in one.parameters():  # a livelier model repeats itself less
@@ -228,7 +235,7 @@ def beams(one: Transformer, start: Tensor, new: int, width: int, cache: KVCache 
 
 @pytest.mark.slow
 @pytest.mark.spec("S112")
-@pytest.mark.parametrize("kind", ["sinusoidal", "rotary", "alibi", "shaw"])
+@pytest.mark.parametrize("kind", ["rotary", "shaw", *(pytest.param(x, marks=in_full) for x in ("sinusoidal", "alibi"))])
 def test_beams_are_the_same_with_and_without_a_cache_over_256_tokens(kind):
     one, start = model(POSITIONS[kind]), ids(1, 5)
 

@@ -27,6 +27,7 @@ from core.builders import (
     scattered_pair,
 )  # fmt: skip
 from parity.tolerance import GRADIENT, assert_near
+from sizes import in_full
 from torch import Tensor
 
 from regard.core.kernels import KERNELS, AttentionArgs, AttentionSpec, make_plan
@@ -296,13 +297,18 @@ def at_rest(*counts: int, **heads: int) -> list[Tensor]:
 @pytest.mark.parametrize(
     "text, bias, kv_heads",
     [
-        ("causal & (window(1) | global_tokens(1))", None, 3),
         ("causal & documents & padding", None, 1),
         ("~(causal & window(2)) | edges", None, 3),
-        ("full", "alibi", 3),
         ("causal & padding", "shaw", 1),
-        ("causal", "relative", 3),
-        ("window(2)", "t5", 3),
+        *(
+            pytest.param(*case, marks=in_full)  # each compiles for seconds
+            for case in [
+                ("causal & (window(1) | global_tokens(1))", None, 3),
+                ("full", "alibi", 3),
+                ("causal", "relative", 3),
+                ("window(2)", "t5", 3),
+            ]
+        ),
     ],
 )
 @torch.no_grad()
@@ -316,7 +322,7 @@ def test_flex_means_the_same(text, bias, kv_heads):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("text", ["window2d(3, 1)", "causal"])
+@pytest.mark.parametrize("text", ["window2d(3, 1)", pytest.param("causal", marks=in_full)])
 @torch.no_grad()
 def test_flex_means_the_same_on_masks_that_need_no_data(text):
     ask = asking(text, image())
@@ -327,7 +333,7 @@ def test_flex_means_the_same_on_masks_that_need_no_data(text):
 
 @pytest.mark.slow
 @pytest.mark.spec("S024")
-@pytest.mark.parametrize("bias", [None, "alibi"])
+@pytest.mark.parametrize("bias", [pytest.param(None, marks=in_full), "alibi"])
 @torch.no_grad()
 def test_flex_gives_zeros_to_a_query_without_keys(bias):
     q, k = lonely()

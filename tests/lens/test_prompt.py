@@ -56,8 +56,9 @@ def test_a_model_that_answers_with_vectors_has_nothing_to_decode_into():
     c = C.Transformer(embed=C.TextEmbedding(vocab=7), trunk=C.Trunk(dim=8, depth=1, attention=C.Attention(heads=2)),
                       head=C.NoHead())  # fmt: skip
     model = Model(c)
-    with recording(model, read_prompt(model, torch.tensor([1, 2, 3]))) as run, pytest.raises(
-        ConfigError, match="neither with words nor with classes"
+    with (
+        recording(model, read_prompt(model, torch.tensor([1, 2, 3]))) as run,
+        pytest.raises(ConfigError, match="neither with words nor with classes"),
     ):
         Unembedding(model, run.tokens)
 

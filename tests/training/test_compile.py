@@ -144,9 +144,9 @@ def test_every_run_is_compiled_however_many_came_before(recipe, traced):
 
 @pytest.mark.slow(seconds=20)
 @pytest.mark.parametrize("precision, way", [
-    ("fp32", "whole"),
-    ("mixed", "block by block"),
-    pytest.param("fp32", "block by block", marks=in_full),
+    ("fp32", "block by block"),
+    pytest.param("fp32", "whole", marks=in_full),
+    pytest.param("mixed", "block by block", marks=in_full),
     pytest.param("mixed", "whole", marks=in_full),
 ])  # fmt: skip
 def test_compiled_and_eager_runs_learn_the_same(recipe, precision, way):
