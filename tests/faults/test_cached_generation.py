@@ -159,7 +159,7 @@ def searched(model: Model, trial: Trial, text: list[int], given: dict[str, Tenso
 
 @pytest.mark.slow
 @pytest.mark.spec("S112")
-@pytest.mark.parametrize("seed", range(count(500, 50)))
+@pytest.mark.parametrize("seed", range(count(500, 25)))
 def test_ids_with_a_cache_are_those_without_one_whatever_the_model_and_however_it_goes_on(seed, monkeypatch):
     torch.manual_seed(seed)
     trial = drawn(seed)

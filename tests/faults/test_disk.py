@@ -49,7 +49,7 @@ def assert_survived(desk, run, end, strike, point):
 @pytest.mark.slow
 def test_a_new_run_survives_a_fault_at_every_point(desk, figures):
     points, failed = desk.train(desk.new()).points, 0
-    chosen = trials(points, count(10**9, 30))
+    chosen = trials(points, count(10**9, 16))
     for strike, point in chosen:
         run = desk.new()
         end = desk.train(run, strike=strike)
@@ -66,7 +66,7 @@ def test_a_resumed_run_survives_a_fault_at_every_point(desk, figures):
     assert desk.train(dead, strike={"at": 20, "how": "kill", "inside": "step-000006"}).killed
     change = "train.steps=12"  # as before, so that config.toml is written again
     points = desk.resume(copied(desk, dead), change).points
-    chosen = trials(points, count(10**9, 20))
+    chosen = trials(points, count(10**9, 12))
     for strike, point in chosen:
         run = copied(desk, dead)
         end = desk.resume(run, change, strike=strike)

@@ -45,7 +45,7 @@ def dead_at(point, inside=""):
 @pytest.mark.spec("S089")
 def test_a_run_killed_at_random_moments_loses_nothing(desk, figures):
     whole = desk.train(desk.new()).seconds
-    kills, runs = until(count(100, 8), desk, 0, lambda chance: {"after": chance.uniform(0, whole)})
+    kills, runs = until(count(100, 5), desk, 0, lambda chance: {"after": chance.uniform(0, whole)})
 
     figures(kills=kills, runs=runs)
 
@@ -54,7 +54,7 @@ def test_a_run_killed_at_random_moments_loses_nothing(desk, figures):
 @pytest.mark.spec("S089")
 def test_a_run_killed_inside_a_save_loses_nothing(desk, figures):
     points = len([point for point in desk.train(desk.new()).points if "checkpoints" in point])
-    kills, runs = until(count(100, 12), desk, 1, lambda chance: dead_at(chance.randint(1, points), "checkpoints"))
+    kills, runs = until(count(100, 8), desk, 1, lambda chance: dead_at(chance.randint(1, points), "checkpoints"))
 
     figures(kills=kills, runs=runs, points=points)
 

@@ -113,7 +113,7 @@ def lines(worker: subprocess.Popen) -> Iterator[bytes]:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["headers", "configs", "tokenizers", "pieces"])
 def test_a_changed_file_opens_or_is_refused_in_a_sentence(kind, place, figures):
-    many = count(10_000, 1_000) if kind != "pieces" else count(4_000, 400)
+    many = count(10_000, 400) if kind != "pieces" else count(4_000, 200)
     told = mutants(kind, place, many)
     faults = [each for each in told if each["what"] == "fault"]
     came = Counter(each["what"] for each in told)

@@ -74,7 +74,7 @@ class Crowd:
 
 
 def test_many_streams_at_once_are_as_alone_and_nobody_waits(served, alone, figures):
-    seconds, healths, memory = count(600, 40), [], []
+    seconds, healths, memory = count(600, 15), [], []
 
     async def watch():
         """/health all the while; and the memory, after a while and at the end."""
@@ -121,7 +121,7 @@ def test_streams_beside_an_attacker_are_as_alone_and_nobody_waits(besieged, alon
     The pace is a percentile of what two cores do for 64 streams, an attacker and all clients.
     """
     corpus = [renamed(one, "scribe") for one in attacks((WRITER, TALKER, READER), room=ROOM)]
-    seconds, healths, memory, came = count(600, 25), [], [], 0
+    seconds, healths, memory, came = count(600, 12), [], [], 0
 
     async def siege():
         nonlocal came
@@ -144,7 +144,7 @@ def test_streams_beside_an_attacker_are_as_alone_and_nobody_waits(besieged, alon
     asyncio.run(crowd.during(watch()))
     gap, health = share(crowd.gaps, 0.99), share(healths, 0.99)
 
-    assert crowd.texts > SLOTS and came > count(len(corpus), 10)
+    assert crowd.texts > SLOTS and came > count(len(corpus), 5)
     assert max(memory) < 1 << 30
     figures(texts=crowd.texts, attacks=came, gap_p99=f"{gap:.3f} s", gap_max=f"{max(crowd.gaps):.3f} s",
             health_p99=f"{health:.4f} s", memory=f"{max(memory) >> 20} MiB", others=f"{others.share:.0%}")  # fmt: skip
