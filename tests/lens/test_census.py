@@ -1,6 +1,8 @@
 """A census of heads: a stream is one pass over everything, planted heads get what they were planted for."""
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -14,10 +16,12 @@ from regard import config as C
 from regard import lens
 from regard.config.errors import ConfigError, DataError
 from regard.hub.weights import save_tensors
+from regard.inference.load import load_model
 from regard.lens.attention_maps import AttentionView, TrunkInput
 from regard.lens.head_census import pattern_stream, run_census
 from regard.lens.head_census.head_sums import HeadSums, measure_patterns
 from regard.lens.head_census.pair_tables import METRICS, TEXT_ROLES, pair_tables
+from regard.text import train_tokenizer
 
 WINDOW = 13
 WALKED = [name for name in SHAPES if name != "towers"]
@@ -190,7 +194,7 @@ def test_the_heads_of_a_planted_induction_circuit_are_told_by_their_numbers():
     with torch.no_grad():
         set_head(model, 0, 2, q=(PLACE, own), k=(PLACE, torch.eye(LENGTH)), value=(TOKEN, torch.eye(11)), to=JUNK,
                  width=4)  # fmt: skip
-    found = lens.census(model, torch.randint(11, (40, LENGTH)))
+    found = lens.census(model, torch.randint(11, (40, LENGTH)), circuits=False)  # its norms are none
     value = {name: found.metric(name).view(2, PLANTED_HEADS) for name in ("previous", "first", "prefix_matching")}
 
     assert value["previous"][PREVIOUS] > 0.999 and value["first"][0, 2] > 0.999
@@ -222,7 +226,7 @@ def test_a_census_is_a_table_and_a_picture():
     assert columns[:3] == ("head", "entropy", "distance")
     assert "prefix matching" in columns and "delimiter" not in columns
     assert len(found.table().rows) == 2 * HEADS and "<table>" in found._repr_html_()
-    assert found.picture().values.shape == (2 * HEADS, len(columns) - 3)
+    assert found.picture().values.shape == (2 * HEADS, len(columns) - 3) and columns[-1] == "copying"
 
 
 @pytest.mark.parametrize(
@@ -262,7 +266,7 @@ def test_a_census_ends_with_the_sequence_that_reaches_the_number_of_tokens():
 # ---------------------------------------------------------------- the folder, and what is resumed
 
 
-FILES = ("census.json", "census.safetensors", "sequences.json")
+FILES = ("census.json", "census.safetensors", "sequences.json", "circuits.json", "circuits.safetensors")
 
 
 def files_of(folder):
@@ -389,3 +393,48 @@ def test_another_file_of_tensors_is_no_census(tmp_path):
 
     with pytest.raises(DataError, match="not a census; expected a file that `regard lens census` wrote"):
         lens.Census.load(tmp_path)
+
+
+KILLED = """
+import sys, torch
+from pathlib import Path
+from regard import lens
+from regard.inference.load import load_model
+from regard.lens.head_census import run_census
+run_census.SAVE_SECONDS = 0.0
+def progress(done, total):
+    print(done, flush=True)
+    if done > {after}:
+        sys.stdin.read()  # wait to be killed
+lens.census(load_model({model!r}), Path({text!r}), out={out!r}, context=16, batch_tokens=64, progress=progress)
+"""
+
+
+@pytest.mark.slow(seconds=6)
+def test_a_census_whose_process_was_killed_is_resumed_to_the_same_bits(tmp_path, monkeypatch):
+    monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
+    words = "the cat sat on the mat, and the dog did not.\n" * 30
+    model = regard.build(regard.preset("gpt2", dim=12, depth=2, heads=3, vocab=18, position={"length": 16}))
+    model.tokenizer, model.context = train_tokenizer(C.CharTokenizer(byte_fallback=False), [words]), 16
+    model.save(tmp_path / "model")
+    (tmp_path / "text.txt").write_text(words)
+    out = tmp_path / "killed"
+    script = KILLED.format(after=500, model=str(tmp_path / "model"), text=str(tmp_path / "text.txt"), out=str(out))
+    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        while int(process.stdout.readline()) <= 500:
+            pass
+        process.kill()  # SIGKILL
+    part = lens.Census.load(out).state.tokens
+    settings = {"context": 16, "batch_tokens": 64}
+    for folder in ("killed", "whole"):
+        lens.census(load_model(str(tmp_path / "model")), tmp_path / "text.txt", out=tmp_path / folder, **settings)
+
+    assert 0 < part < len(words) and files_of(out) == files_of(tmp_path / "whole")
+
+
+def test_a_folder_that_is_being_written_is_refused(tmp_path):
+    def progress(done, total):
+        with pytest.raises(ConfigError, match="another process is taking a census there"):
+            lens.census(decoder(), corpus(), out=tmp_path / "census")
+
+    lens.census(decoder(), corpus(), out=tmp_path / "census", progress=progress)

@@ -92,25 +92,33 @@ def word_label(model: Any, ident: int) -> str:
 def vocabulary_circuit(model: Any, where: str, head: int) -> tuple[CircuitMatrix, Tensor, Tensor]:
     """An OV circuit from the width of the embedding table to that of the unembedding's; and both tables (V, d)."""
     model, place = unwrap_model(model), find_attention_head(model, where, head)
+    circuit = ov_matrix(model, where, head)
+    left, unembed = write_unembedding(model, place, circuit.left)
+    right, embed = read_embedding(model, place, circuit.right)
+    return CircuitMatrix(left, right, circuit.name, circuit.note), embed, unembed
+
+
+def write_unembedding(model: Any, place: HeadPlace, columns: Tensor) -> tuple[Tensor, Tensor]:
+    """Columns that an attention writes to the stream (D, n), as columns that the unembedding table reads; and that
+    table (V, D)."""
     out = model.head.lm if isinstance(getattr(model, "head", None), PretrainingHead) else getattr(model, "head", None)
     if not isinstance(out, LMHead) or place.trunk_name != "trunk":
-        raise ConfigError(f"{where}: what this attention writes does not go to a vocabulary directly, so there are no "
-                          "words to name")  # fmt: skip
+        raise ConfigError(f"{place.where}: what this attention writes does not go to a vocabulary directly, so there "
+                          "are no words to name")  # fmt: skip
     if out.dense is not None:
         raise ConfigError("head.transform: a dense layer and an activation stand before the vocabulary, so a head's "
                           "way to the words is not linear; attribute_logit linearises it for one prompt")  # fmt: skip
-    circuit = ov_matrix(model, where, head)
-    left, (right, embed) = circuit.left, read_embedding(model, place, circuit.right)
     for norm in stream_norms(place.trunk, f"{place.layer}.{place.side}"):
-        left = apply_gain(norm, left)
-    return CircuitMatrix(left * out.scale, right, circuit.name, circuit.note), embed, out.weight.detach()
+        columns = apply_gain(norm, columns)
+    return columns * out.scale, out.weight.detach()
 
 
-def read_embedding(model: Any, place: HeadPlace, reader: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows that read the stream, as rows that read the embedding table; and that table. Across, the source's."""
+def read_embedding(model: Any, place: HeadPlace, reader: Tensor, query: bool = False) -> tuple[Tensor, Tensor]:
+    """Rows that read the stream, as rows that read the embedding table; and that table. Across, the source's, unless
+    it is the `query` that reads."""
     trunk, front = place.trunk, model.embed
     norms = stream_norms(trunk, "embed", f"{place.layer}.{place.side}")
-    if place.side == "cross":
+    if place.side == "cross" and not query:
         if model.encoder_embed is not None:
             raise ConfigError(f"{place.where}: the source has a front end of its own, and not the target's vocabulary")
         trunk = model.encoder

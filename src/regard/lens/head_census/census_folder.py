@@ -3,12 +3,14 @@
     census.safetensors   every accumulator, and in its metadata all that a resumed census must agree with
     census.json          model, text, settings, and every metric of every head
     sequences.json       the top sequences by head and metric: ids, tokens, place in the corpus, score
+    circuits.safetensors, circuits.json    the circuits of the weights, when all is read (`census_circuits`)
 
-The first is written first and read alone to resume; the other two are made from it.
+The first is written first and read alone to resume; census.json and sequences.json are made from it.
 """
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from torch import Tensor
 
 from regard.config.errors import ConfigError, DataError, unwritable_error
 from regard.files.atomic import atomic_path, write_text
+from regard.lens.head_census.census_circuits import load_circuits, save_circuits
 from regard.lens.head_census.census_result import COLUMNS, Census
 from regard.lens.head_census.census_state import CensusState
 from regard.lens.head_census.corpus_rows import hash_tensor
@@ -45,6 +48,8 @@ def save_census(folder: Path, census: Census) -> None:
     try:
         with atomic_path(folder / STATE_FILE) as aside:
             save_tensors(aside, state_tensors(census.state), {HEADER: json.dumps(census_header(census))})
+        if census.circuits is not None:
+            save_circuits(folder, census.circuits)
         write_text(folder / NUMBERS_FILE, json_text(census_numbers(census)))
         write_text(folder / SEQUENCES_FILE, json_text(census_sequences(census)))
     except OSError as problem:
@@ -121,7 +126,7 @@ def load_census(folder: Path) -> Census:
         raise DataError(f"{path}: not a whole census (its numbers are not those that its header names); make it again "
                         "in another folder") from None  # fmt: skip
     text = {name: value for name, value in header["text"].items() if name != "digest"}
-    return Census(state, header["model"], text, header["settings"])
+    return Census(state, header["model"], text, header["settings"], circuits=load_circuits(folder))
 
 
 def parse_census_header(path: Path) -> dict[str, Any]:
@@ -174,4 +179,4 @@ def resume_census(folder: Path, fresh: Census) -> Census:
             raise ConfigError(f"{name}: the census in {folder} has {there}, and {value} was given; give the same, or "
                               "choose another folder")  # fmt: skip
     known.state.marks = fresh.state.marks
-    return Census(known.state, known.model, fresh.text, known.settings, fresh.tokenizer)
+    return replace(known, text=fresh.text, tokenizer=fresh.tokenizer)

@@ -8,15 +8,17 @@ import torch
 from torch import Tensor
 
 from regard.config.errors import ConfigError, did_you_mean
+from regard.lens.head_census.census_circuits import HeadCircuits
 from regard.lens.head_census.census_state import CensusState
 from regard.lens.head_census.pair_tables import METRICS
 from regard.lens.head_census.top_sequences import CensusSequence
 from regard.lens.result import LensResult, Picture, Table, Value
 
-SHARES = ("relative", "sink", "previous", "itself", "same", "first", "delimiter", "positional", "prefix_matching")
+SHARES = ("relative", "sink", "previous", "itself", "same", "first", "delimiter", "positional", "prefix_matching",
+          "copying")  # fmt: skip
 COLUMNS = ("entropy", "distance", *SHARES)
-ABOUT = ("Shares are of a head's attention, from 0 to 1; entropy is in bits, distance in tokens. What a head looks at "
-         "is not what it does for the prediction: lens.ablate_all measures that.")  # fmt: skip
+ABOUT = ("Shares are of a head's attention, from 0 to 1; entropy is in bits, distance in tokens, copying from -1 to 1. "
+         "What a head looks at is not what it does for the prediction: lens.ablate_all measures that.")  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +30,7 @@ class Census(LensResult):
     text: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
     tokenizer: Any = None
+    circuits: HeadCircuits | None = None  # once all is read
 
     @property
     def heads(self) -> list[tuple[str, int]]:
@@ -40,6 +43,9 @@ class Census(LensResult):
             raise ConfigError(f"metric: no {name!r}{did_you_mean(name, COLUMNS)} there are {', '.join(COLUMNS)}")
         if name == "positional":
             return torch.cat([sums.positional() for sums in self.state.sums.values()])
+        if name == "copying":
+            none = torch.full((len(self.heads),), torch.nan, dtype=torch.float64)
+            return none if self.circuits is None else self.circuits.copying_of(self.state.places)
         sums = self.state.repeats if name == "prefix_matching" else self.state.sums
         place = METRICS.index("induction" if name == "prefix_matching" else name)
         return torch.cat([each.means()[:, place] for each in sums.values()])

@@ -6,6 +6,7 @@
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from regard.data.token_shards import TokenShards
 from regard.files.folder_lock import lock_folder
 from regard.lens.activation_stream import TextRow, batch_rows, window_length
 from regard.lens.attention_maps import unwrap_model
+from regard.lens.head_census.census_circuits import measure_circuits
 from regard.lens.head_census.census_folder import model_weights_digest, resume_census, save_census
 from regard.lens.head_census.census_result import Census
 from regard.lens.head_census.census_state import CensusState
@@ -29,15 +31,16 @@ Progress = Callable[[int, int | None], object]
 def census(
     model: Any, texts: Corpus | Sequence[Path], *, out: str | Path | None = None, tokens: int | None = None,
     context: int | None = None, batch_tokens: int | None = None, top_k: int = 5, name: str = "",
-    progress: Progress | None = None,
+    circuits: bool = True, progress: Progress | None = None,
 ) -> Census:  # fmt: skip
     """Measure every attention head over a corpus, in one pass with bounded memory.
 
     `texts` are what `lens.find_top_examples` takes, or a Path, or a list of them, of files to be read. A decoder's text
     is read in windows of `context` tokens, each on its own. It ends with the first sequence at which so many `tokens`
     have been read. `out` is a folder: what was read is saved there every half a minute, and the same call resumes it,
-    with the numbers of a census that was never interrupted. `name` is what the model is called there. `progress` is
-    called with the tokens read so far, and how many there are where that is known.
+    with the numbers of a census that was never interrupted. `name` is what the model is called there. `circuits` are
+    those of the weights, measured in the end. `progress` is called with the tokens read so far, and how many there are
+    where that is known.
     """
     model = unwrap_model(model)
     check_census(model, tokens, top_k)
@@ -47,7 +50,10 @@ def census(
     folder = None if out is None else Path(out)
     with nullcontext() if folder is None else lock_folder(folder, new=True, doing="taking a census"):
         found = fresh if folder is None else resume_census(folder, fresh)
+        before = found.state.rows
         read_corpus(model, open_corpus(model, texts), found, tokens, budget, folder, progress)
+        if circuits and (found.circuits is None or found.state.rows > before):  # other tokens may be frequent now
+            found = replace(found, circuits=measure_circuits(model, found.state.counts))
         if folder is not None:
             save_census(folder, found)
     return found
