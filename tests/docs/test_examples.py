@@ -173,6 +173,7 @@ SHORTER = {  # what makes a run of minutes one of seconds; the rest of a command
     "regard compare in-context": "--quick train.steps=2",
     "regard compare": "--quick",
     "regard check ": "--quick",
+    "regard lens census": "--tokens 2000",
     "regard scale": "train.steps=2 train.batch_size=2 train.context=16 data.validation=0.002 model.depth=1 "
     "--sizes 8,16,24,32",
 }

@@ -58,7 +58,7 @@ def copying_scores(model: Any) -> dict[str, Tensor]:
             except ConfigError:
                 break
             gram = token_gram(embed, unembed) if gram is None else gram
-            values = torch.linalg.eigvals(circuit.right @ gram @ circuit.left)
+            values = torch.linalg.eigvals((circuit.right @ gram @ circuit.left).cpu())
             scores.append(float(values.real.sum() / values.abs().sum().clamp(min=1e-300)))
         if scores:
             found[where] = torch.tensor(scores, dtype=torch.float64)

@@ -3,7 +3,7 @@
     run_batch(model, prompt, read, roles)      read(where, heads, pattern, tables), pattern (B, h, Q, K) in float64
 
 Patterns are made again from the kernel's own q and k, in float32 or better, so fused kernels keep running and the
-model's output is what it is unwatched. Memory is that of PATTERN_BYTES for a few tables, however many heads there are.
+model's output is what it is unwatched. Memory is that of a dozen times PATTERN_BYTES, however many heads there are.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -33,7 +33,7 @@ from regard.lens.head_census.pair_tables import PairTables, pair_tables
 from regard.lens.prompt import Prompt
 from regard.lens.roles import HeadRole
 
-PATTERN_BYTES = {"cpu": 64 << 20, "cuda": 1 << 29}  # of one table of patterns; about six of them are held at once
+PATTERN_BYTES = {"cpu": 64 << 20, "cuda": 1 << 29}  # of one table of patterns, of which a dozen are held at most
 ReadPattern = Callable[[str, slice, Tensor, PairTables], object]
 
 
@@ -71,7 +71,13 @@ def run_batch(
 def read_pattern(heads: slice, q: Tensor, k: Tensor, plan: Plan, args: AttentionArgs) -> Tensor:
     """The attention weights of some heads, (B, h, Q, K), in float64."""
     wide = torch.promote_types(q.dtype, torch.float32)
-    return attention_table("pattern", heads, slice(None), q.to(wide), k.to(wide), plan, args).double()
+    pattern = attention_table("pattern", heads, slice(None), q.to(wide), k.to(wide), plan, args)
+    return pattern.to(sum_device(pattern.device)).double()
+
+
+def sum_device(device: torch.device) -> torch.device:
+    """Where patterns are summed: Apple's GPU has no float64."""
+    return torch.device("cpu") if device.type == "mps" else device
 
 
 def head_chunks(q: Tensor, k: Tensor) -> Iterator[slice]:
@@ -99,11 +105,11 @@ def batch_tokens_for(window: int, device: torch.device) -> int:
 def view_of(where: str, plan: Plan, notes: dict[str, TrunkNote], marks: Collection[int]) -> AttentionView:
     """What an attention reads, on its device, without a pattern."""
     trunk, _, side = where.rsplit(".", 2)
-    own, device = side == "attn", plan.spec.q.order.device
+    own, device = side == "attn", sum_device(plan.spec.q.order.device)
     read = input_on(notes[trunk].read, device)
     beside = read if own else input_on(notes[trunk.removesuffix("trunk") + "encoder"].read, device)
     shape = len(read.order), read.order.shape[1], beside.order.shape[1]
-    visible = plan.spec.mask.table(plan.spec.q, plan.spec.k).expand(shape)
+    visible = plan.spec.mask.table(plan.spec.q, plan.spec.k).to(device).expand(shape)
     ids = beside.ids
     found = torch.isin(ids, torch.tensor(sorted(marks), device=device)) if marks and ids is not None else None
     return AttentionView(where, torch.empty(0), visible, read, beside, own and not plan.spec.mask.ahead, found)
