@@ -66,6 +66,7 @@ SURFACE = {
     "lens patch": "model clean corrupted --token --against --part --source --corrupted-source --noise --dtype "
                   "--out --json",
     "lens trace": "model text --subject --token --source --part --window --dtype --out --json",
+    "lens over-training": "run text --source --step --dtype --out --json",
     "lens neurons": "model file --where --unit --top-k --dtype --out --json",
     "lens census": "model files --out --tokens --context --top-k --dtype --json",
     "lens neuron": "model layer unit --top-k --dtype --out --json",

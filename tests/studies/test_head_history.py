@@ -9,9 +9,11 @@ from lens.small_models import SHAPES
 
 from regard import config as C
 from regard import lens
+from regard.cli import main
 from regard.inference.model import Model
 from regard.studies.head_history import first_lasting, role_history, track_head_roles
 from regard.studies.training_sweep import sweep_training
+from regard.training.api import fit
 
 TEXT = torch.tensor([[3, 5, 7, 2, 5, 1, 9, 4]])
 STEPS = (0, 1, 2, 4, 8, 16)
@@ -133,3 +135,15 @@ def test_a_sweep_of_summaries_is_a_history_too(run, history):
     made = role_history(sweep, LOSSES)
 
     assert made.losses == history.losses and [head.since for head in made.heads if head.role == "previous"] == [4]
+
+
+def test_the_command_prints_what_python_finds(desk, recipe, capsys):
+    fit(recipe("train.snapshots=log"), "run", quiet=True)
+    found = track_head_roles("run", "a cat s")
+    assert main(["lens", "over-training", "run", "a cat s"]) == 0
+    assert capsys.readouterr().out == f"{found}\n"
+    assert main(["lens", "over-training", "run", "a cat s", "--step", "2", "--step", "4", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [row["step"] for row in told["rows"]] == [2, 4] and len(told["heads"]) == 6
+    assert main(["lens", "over-training", "run", "a cat s", "--step", "3"]) != 0
+    assert "steps: 3 is not kept; there are 0, 1, 2, 4, 6" in capsys.readouterr().err

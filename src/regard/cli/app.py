@@ -32,6 +32,7 @@ from regard.cli import (
     lens,
     likelihood,
     models,
+    over_training,
     scale,
     serve,
     tag,
@@ -90,7 +91,7 @@ VERBS: dict[typer.Typer, dict[str, Callable[..., Any]]] = {
         "scan": lens.scan, "logit-lens": lens.logit_lens, "tune": lens.tune, "attribute": lens.attribute,
         "inputs": lens.inputs, "agreement": lens.agreement, "patch": lens.patch, "trace": lens.trace,
         "neurons": lens.neurons, "neuron": lens.neuron, "context": lens.context, "steer": lens.steer,
-        "census": lens.census,
+        "census": lens.census, "over-training": over_training.over_training,
     },
     tokens: {"train": tokenize.train, "encode": tokenize.encode, "decode": tokenize.decode},
 }  # fmt: skip
