@@ -132,7 +132,8 @@ def test_a_run_that_ends_by_the_clock_keeps_its_last_step(desk, recipe):
 
 
 def test_a_run_that_ends_since_it_becomes_no_better_keeps_its_last_step(desk, recipe):
-    worse = ("train.eval_every=1", "train.patience=2", "train.optimizer.lr=0.3", "train.schedule.warmup=0")
+    worse = ("train.eval_every=1", "train.eval_tokens=20", "train.patience=2", "train.optimizer.lr=0.3",
+             "train.schedule.warmup=0", "report.max_new_tokens=1")  # fmt: skip
     made = fit(recipe(*worse, "train.steps=30", "train.snapshots=100"), "run", quiet=True)
 
     assert made.steps < 30 and steps("run") == [0, made.steps]
@@ -213,6 +214,13 @@ def test_a_run_may_begin_to_take_snapshots_when_it_goes_on(desk, recipe):
 
     assert steps("run") == [4, 8, 9]
     assert config.read_toml(config.Recipe, "run/config.toml").train.snapshots == "log"
+
+
+def test_a_folder_with_snapshots_of_another_run_is_no_place_for_a_new_one(desk, recipe):
+    (desk / "run" / "snapshots" / "step-000001").mkdir(parents=True)
+
+    with pytest.raises(config.ConfigError, match="run: there is a run already"):
+        fit(recipe("train.snapshots=log"), "run", quiet=True)
 
 
 # ---------------------------------------------------------------- room, names, the summary

@@ -36,7 +36,8 @@ def fit(recipe: config.Recipe, out: str | Path, *, command: str = "", quiet: boo
     """Train what a recipe describes, in a folder of its own; of many processes the first one holds it, and writes."""
     out = Path(out)
     with join_process_group(recipe.train) as ranks, hold_folder(out, ranks, new=True):
-        if ranks.is_main and any((out / name).exists() for name in ("config.toml", "log.jsonl", "checkpoints")):
+        files = ("config.toml", "log.jsonl", "checkpoints", "snapshots")
+        if ranks.is_main and any((out / name).exists() for name in files):
             raise config.ConfigError(f"{out}: there is a run already; resume it, or choose another folder")
         check_stdin(recipe, ranks)
         if recipe.train.tensorboard:
@@ -154,7 +155,7 @@ def restore_run(
     checkpoint.prune_checkpoints(
         out / "checkpoints", recipe.train.keep_checkpoints, newest, best
     )  # it may have been stopped before it could
-    snapshots.forget_later_snapshots(out, run.step)
+    snapshots.forget_later_snapshots(out, -1 if newest is None else run.step)
     notes += snapshots.disk_notes(run, out)
     notes += [gap for name in ("log", "samples") if (gap := truncate_log(out / f"{name}.jsonl", state[name]))]
     notes += [
