@@ -15,6 +15,7 @@ ANSWERS = {
     "addition": lambda q: str(sum(map(int, q.split("+")))),
     "regress": lambda q: on_the_line(q),
     "first": lambda q: q[0],
+    "repeat": lambda q: "".join(q[i % len(q)] for i in range(len(q), 14)),
 }
 
 
@@ -38,7 +39,8 @@ def test_every_answer_is_right(task):
     found = [toy.record(index) for index in range(300)]
 
     assert all(record["target"] == ANSWERS[task](record["source"]) for record in found)
-    assert all(record["text"] == f"{record['source']}={record['target']}" for record in found)
+    between = "" if task == "repeat" else "="
+    assert all(record["text"] == f"{record['source']}{between}{record['target']}" for record in found)
 
 
 @pytest.mark.parametrize("task", builtin.TOY_TASKS)
@@ -77,3 +79,22 @@ def test_no_question_to_validate_on_is_one_to_train_on(name, tmp_path):
     assert asked and known and not asked & known
     assert len(known) < len(train)  # the same questions come again and again in what is trained on
     assert len(train) + len(validation) == 2000
+
+
+def test_nothing_but_the_copies_foretells_a_letter_of_what_is_repeated():
+    """Lengths and letters by chi-square; no letter comes twice in a word, so what follows a letter is one thing."""
+    words = [table("toy:repeat(9)").record(index)["source"] for index in range(3000)]
+    lengths = torch.bincount(torch.tensor(list(map(len, words))), minlength=10)[5:]
+    places = [torch.tensor([builtin.REPEAT_LETTERS.index(word[at]) for word in words]) for at in (0, 2)]
+    first, third = (torch.bincount(each, minlength=64) for each in places)
+
+    assert all(len(set(word)) == len(word) for word in words)
+    for found, limit in ((lengths, 18.47), (first, 103.4), (third, 103.4)):  # a chance in a thousand: 4 and 63 free
+        expected = len(words) / len(found)
+        assert ((found - expected) ** 2 / expected).sum() < limit
+
+
+def test_a_word_longer_than_the_alphabet_has_every_letter_before_any_again():
+    [word] = {table("toy:repeat(200)").record(3)["source"]}
+
+    assert len(word) > 64 and sorted(word[:64]) == sorted(builtin.REPEAT_LETTERS)

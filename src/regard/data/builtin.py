@@ -4,6 +4,7 @@
     toy:reverse(5)   bdaac  caadb       toy:addition(2)    38+5    43
     toy:first(5)     bdaac  b           always of that length: tests how long a model remembers the first letter
     toy:regress(3)   2=V;7=L;4  R       a line through the points before: heights are letters, A low and w high
+    toy:repeat(4)    kR8        kR8kR   two to four letters of 64, and the same again up to eight in all
 
 The number is how long a word is at most, how many digits a number has, or how many points a line has. A second number
 says how many records there are, a third another seed: "toy:sort(20, 100000, 7)". Record i is a pure function of the
@@ -21,6 +22,7 @@ for one or several groups. The images are Twemoji (CC BY 4.0), the captions Unic
 
 import hashlib
 import re
+import string
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -44,6 +46,9 @@ TOY_WIDTH, TOY_MAX_SLOPE, TOY_MAX_HEIGHT = (
     4,
     8,
 )  # places of a point; the slope of a line; how far its middle is from theirs
+
+
+REPEAT_LETTERS = string.ascii_uppercase + string.ascii_lowercase + string.digits + "+/"
 
 
 class SeededDice:
@@ -96,6 +101,20 @@ def make_first(dice: SeededDice, size: int) -> tuple[str, str]:
     return word, word[0]
 
 
+def make_repeat(dice: SeededDice, size: int) -> tuple[str, str]:
+    """A word that nothing foretells, and itself again and again: only what came before says what comes next.
+
+    No letter comes twice in it, as long as there are others. Its length varies, so the distance to the last copy does.
+    """
+    count = size - dice.roll(size // 2 + 1)
+    word, left, numbers = "", "", dice.bytes(8 * count)
+    for i in range(0, len(numbers), 8):
+        left = left or REPEAT_LETTERS
+        at = int.from_bytes(numbers[i : i + 8]) % len(left)
+        word, left = word + left[at], left[:at] + left[at + 1 :]
+    return word, (word * (2 * size // count + 1))[count : 2 * size]
+
+
 def make_word_task(answer: Callable[[str], str]) -> Callable[[SeededDice, int], tuple[str, str]]:
     def make_question(dice: SeededDice, size: int) -> tuple[str, str]:
         question = random_word(dice, size)
@@ -108,13 +127,14 @@ TOY_TASKS = {
     "copy": make_word_task(lambda word: word), "reverse": make_word_task(lambda word: word[::-1]),
     "sort": make_word_task(lambda word: "".join(sorted(word))), "addition": make_addition,
     "first": make_first,
-    "regress": make_line_regression,
+    "regress": make_line_regression, "repeat": make_repeat,
 }  # fmt: skip
+JOINTS = {"repeat": ""}  # what stands between source and target in `text`, where it is no =
 
 
 @dataclass(frozen=True)
 class ToyDataset:
-    """Records with columns source and target, and text: both with an = between."""
+    """Records with columns source and target, and text: both with an = between, but for "repeat"."""
 
     name: str
     task: str
@@ -132,7 +152,8 @@ class ToyDataset:
 
     def record(self, index: int) -> Record:
         source, target = TOY_TASKS[self.task](SeededDice(f"{self.task} {self.size} {self.seed} {index}"), self.size)
-        return Record({"source": source, "target": target, "text": f"{source}={target}"}, f"{self.name}:{index + 1}")
+        text = f"{source}{JOINTS.get(self.task, '=')}{target}"
+        return Record({"source": source, "target": target, "text": text}, f"{self.name}:{index + 1}")
 
     def records(self, tally: BadRecordPolicy) -> Iterator[Record]:
         return map(self.record, range(self.count))
