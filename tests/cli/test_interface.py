@@ -67,6 +67,7 @@ SURFACE = {
                   "--out --json",
     "lens trace": "model text --subject --token --source --part --window --dtype --out --json",
     "lens over-training": "run text --source --step --dtype --out --json",
+    "lens induction": "model --length --texts --seed --ablation --dtype --out --json",
     "lens neurons": "model file --where --unit --top-k --dtype --out --json",
     "lens census": "model files --out --tokens --context --top-k --dtype --json",
     "lens neuron": "model layer unit --top-k --dtype --out --json",

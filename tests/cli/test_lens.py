@@ -77,6 +77,15 @@ def test_a_tuned_lens_is_fitted_saved_and_read(say, checkpoint, texts):
     assert shown.out != say("lens", "logit-lens", checkpoint, "the cat", "--no-halves").out
 
 
+def test_the_induction_circuit_of_a_model_has_the_numbers_of_the_library(say, checkpoint):
+    words = ["--length", 5, "--texts", 2, "--seed", 3, "--ablation", "zero"]
+    shown = say("lens", "induction", checkpoint, *words, "--json")
+    found = lens.find_induction_circuit(load_model(str(checkpoint)), length=5, texts=2, seed=3, ablation="zero")
+
+    assert shown.code == 0 and json.loads(shown.out) == json.loads(json.dumps(found.to_json()))
+    assert say("lens", "induction", checkpoint, *words).out == f"{found}\n"
+
+
 def test_neurons_of_a_file_and_the_words_of_one(say, checkpoint, texts):
     rows = json.loads(say("lens", "neurons", checkpoint, texts, "--unit", 2, "--json").out)["rows"]
     shown = say("lens", "neuron", checkpoint, 1, 2, "--top-k", 4)
@@ -165,6 +174,8 @@ def test_what_is_found_is_written_in_the_form_that_the_suffix_says(say, checkpoi
         (["context", "MODEL", "the cat", "a dog", "--word", "cat"], 3, "cat"),
         (["steer", "MODEL", "text.txt", "--address", "trunk.9.residual", "--out", "v"], 3, "columns first and second"),
         (["logit-lens", "en-fr", "Le chat"], 2, "give source="),
+        (["induction", "en-fr"], 2, "induction is looked for in a causal language model of two layers or more"),
+        (["induction", "MODEL", "--ablation", "noise"], 2, "ablation: 'noise' is neither 'mean' nor 'zero'"),
         (["look"], 2, "no verb 'look'"),
     ],
 )

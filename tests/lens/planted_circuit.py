@@ -9,9 +9,10 @@ norms do nothing.
 """
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from regard import config as C
+from regard.core.layers import Norm
 from regard.inference.model import Model
 
 VOCAB, LENGTH, HEADS, SHARP = 11, 9, 3, 40.0
@@ -73,8 +74,18 @@ def set_head(
     attention.out.weight[to : to + width, own] = torch.eye(width, VOCAB)
 
 
+class NoNorm(Norm):
+    """A norm that changes nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(C.Norm(kind="rms", gain=False, bias=False), DIM)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+
 def remove_norms(model: Model) -> None:
-    """Norms that change nothing: what a block adds is linear in what it reads, but for the attention weights."""
+    """What a block adds is linear in what it reads then, but for the attention weights."""
     for block in model.trunk.blocks:
-        block.attn_norm, block.mlp_norm = nn.Identity(), nn.Identity()
+        block.attn_norm, block.mlp_norm = NoNorm(), NoNorm()
     model.trunk.final_norm = None

@@ -90,8 +90,8 @@ VERBS: dict[typer.Typer, dict[str, Callable[..., Any]]] = {
     look: {
         "scan": lens.scan, "logit-lens": lens.logit_lens, "tune": lens.tune, "attribute": lens.attribute,
         "inputs": lens.inputs, "agreement": lens.agreement, "patch": lens.patch, "trace": lens.trace,
-        "neurons": lens.neurons, "neuron": lens.neuron, "context": lens.context, "steer": lens.steer,
-        "census": lens.census, "over-training": over_training.over_training,
+        "induction": lens.induction, "neurons": lens.neurons, "neuron": lens.neuron, "context": lens.context,
+        "steer": lens.steer, "census": lens.census, "over-training": over_training.over_training,
     },
     tokens: {"train": tokenize.train, "encode": tokenize.encode, "decode": tokenize.decode},
 }  # fmt: skip

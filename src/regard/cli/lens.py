@@ -221,6 +221,27 @@ def trace(
     show_result(found, out, json)
 
 
+def induction(
+    model: ModelArgument,
+    *,
+    length: Annotated[int, typer.Option(metavar="N", help="Random tokens that are said twice.")] = 24,
+    texts: Annotated[int, typer.Option(metavar="N", help="How many such texts.")] = 8,
+    seed: Annotated[int, typer.Option(metavar="N", help="Of the random tokens.")] = 0,
+    ablation: Annotated[str, typer.Option(metavar="NAME", help="What takes a head's place: mean or zero.")] = "mean",
+    dtype: Dtype = "fp32",
+    out: OutOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Find the previous-token head and the induction head of a model, and its loss without them."""
+    opened = open_lens_model(model, dtype)
+    from regard import lens
+
+    with show_progress(100) as advance:
+        found = lens.find_induction_circuit(opened, length=length, texts=texts, seed=seed, ablation=ablation,
+                                            progress=lambda done, total: advance(100 * done // total))  # fmt: skip
+    show_result(found, out, json)
+
+
 def neurons(
     model: ModelArgument,
     file: FilesArgument,

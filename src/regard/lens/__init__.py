@@ -9,6 +9,7 @@ from regard.lens.attribution.logit_parts import LogitAttribution, LogitPart
 from regard.lens.attribution.rollout import attention_rollout
 from regard.lens.circuits.attention_circuits import CompositionScores, composition_scores, ov_matrix, qk_matrix
 from regard.lens.circuits.factored_matrix import CircuitMatrix
+from regard.lens.circuits.induction import InductionCircuit, InductionHead, find_induction_circuit
 from regard.lens.circuits.vocabulary_circuits import WordEffects, copying_score, ov_words
 from regard.lens.embeddings import closest_pairs, nearest_tokens, project_pca, solve_analogy, token_vectors
 from regard.lens.features.neuron_words import NeuronMatches, NeuronWords, neuron_words, search_neurons
@@ -53,6 +54,8 @@ __all__ = [
     "Finding",
     "HeadRole",
     "HeadSummary",
+    "InductionCircuit",
+    "InductionHead",
     "InputAttribution",
     "LogitAttribution",
     "LogitLens",
@@ -91,6 +94,7 @@ __all__ = [
     "context_similarity",
     "copying_score",
     "delimiter_ids",
+    "find_induction_circuit",
     "find_top_examples",
     "fit_probe",
     "fit_probes",
