@@ -20,7 +20,7 @@ from common import keep, show
 import regard
 from regard import lens, studies, zoo
 
-LINES, PROBE, HALF = 20_000, "bdaXcpolMkmnhgfeijbdaXcpolMkmnhgfeij", 20
+LINES, PROBE, SHORT, HALF = 20_000, "bdaXcpolMkmnhgfeijbdaXcpolMkmnhgfeij", 24, 20
 SETTINGS = [
     "data.validation=0.01",
     "model.depth=2",
@@ -65,6 +65,7 @@ def train_and_track(least: int, most: int) -> list[dict[str, object]]:
         regard.fit(zoo.read_recipe("shakespeare-nano", [source, *SETTINGS]), run)
         history = studies.track_head_roles(run, PROBE)
         head = max(history.heads, key=lambda head: head.summaries[-1].scores["induction"].value)
+        shorter = studies.track_head_roles(run, PROBE[:SHORT]).heads[history.heads.index(head)]
 
         def without(model: regard.Model) -> float:
             with lens.ablate(model, {head.where: [head.head]}):
@@ -75,8 +76,9 @@ def train_and_track(least: int, most: int) -> list[dict[str, object]]:
     table = history.table().to_json()["rows"]
     return [
         {"letters": f"{least} to {most}", **row, "ablated": f"{head.where} {head.head}",
-         "its score": found.scores["induction"].value, "second half": loss, "more without it": other - loss}
-        for row, found, loss, other in zip(table, head.summaries, whole, ablated, strict=True)
+         "its score": found.scores["induction"].value, f"its score on {SHORT}": less.scores["induction"].value,
+         "second half": loss, "more without it": other - loss}
+        for row, found, less, loss, other in zip(table, head.summaries, shorter.summaries, whole, ablated, strict=True)
     ]  # fmt: skip
 
 
