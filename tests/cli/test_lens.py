@@ -112,14 +112,15 @@ def test_a_census_of_a_file_is_that_of_its_tokens(say, checkpoint, desk, name):
 
 
 def test_a_census_of_a_translator_reads_lines_with_their_translations(say, desk):
-    (desk / "lines.txt").write_text("The cat is black.\nThe dog sleeps.\n")
+    (desk / "lines.txt").write_text("The cat is black and the dog is white, but the bird is red.\nWe sleep.\n")
     shown = say("lens", "census", "en-fr", "lines.txt", "--out", "census", "--json")
     heads = json.loads((desk / "census" / "census.json").read_text())["heads"]
     sequences = json.loads((desk / "census" / "sequences.json").read_text())
 
     assert shown.code == 0 and {head["where"].split(".")[2] for head in heads} == {"attn", "cross"}
     assert all(head["previous"] is None for head in heads if head["where"].endswith("cross"))
-    assert all(each["source"] for each in sequences["sequences"].values())
+    words = "".join(sequences["source_vocabulary"][str(i)] for i in sequences["sequences"]["0"]["source"])
+    assert words.replace("·", " ").startswith("The cat is black and the dog")
 
 
 def test_one_word_in_two_texts_has_a_cosine_for_every_layer(say, desk):

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,13 +15,15 @@ from lens.small_models import HEADS, SHAPES, VOCAB, text
 import regard
 from regard import config as C
 from regard import lens
-from regard.config.errors import ConfigError, DataError
+from regard.config.errors import ConfigError, DataError, RunError
 from regard.hub.weights import save_tensors
 from regard.inference.load import load_model
+from regard.inference.model import Model
 from regard.lens.attention_maps import AttentionView, TrunkInput
 from regard.lens.head_census import pattern_stream, run_census
 from regard.lens.head_census.head_sums import HeadSums, measure_patterns
 from regard.lens.head_census.pair_tables import METRICS, TEXT_ROLES, pair_tables
+from regard.lens.head_census.pattern_stream import run_batch
 from regard.text import train_tokenizer
 
 WINDOW = 13
@@ -124,6 +127,36 @@ def test_a_model_says_the_same_while_its_heads_are_counted():
         lens.census(model, [lens.Prompt(ids, ())])
 
     assert torch.equal(outs[-1], quiet)
+
+
+def test_a_table_of_ids_is_read_in_as_many_batches_as_it_takes():
+    model, ids = decoder(), corpus().view(9, WINDOW)
+    parts, whole = lens.census(model, ids, batch_tokens=4 * WINDOW), lens.census(model, ids)
+
+    assert parts.state.rows == 3 and whole.state.rows == 1
+    assert torch.allclose(parts.metric("entropy"), whole.metric("entropy"), rtol=1e-12)
+    assert [each.text for each in parts.top("trunk.0.attn", 1, "first")] == [
+        each.text for each in whole.top("trunk.0.attn", 1, "first")
+    ]
+
+
+def test_many_images_are_read_in_batches():
+    shape = SHAPES["vit"]
+    found = lens.census(shape.model(), torch.randn(37, 3, 6, 6))
+
+    assert found.state.rows == 3 and found.state.sequences == 37 and found.state.tokens == 370
+    assert found.top("trunk.1.attn", 0, "entropy")[0].ids == ()
+
+
+def test_patterns_of_a_model_in_bf16_are_as_exact_as_its_q_and_k():
+    model = text(mask="causal", position=C.LearnedPosition(length=WINDOW))().bfloat16().eval()
+    mixed = Model(replace(decoder().c, precision="mixed"))
+    seen = []
+    for each in (model, mixed):
+        run_batch(each, lens.Prompt(corpus().view(9, WINDOW), ()), lambda *given: seen.append(given[2]), TEXT_ROLES)
+
+    assert len(seen) == 4 and all(pattern.dtype == torch.float64 for pattern in seen)
+    assert all(torch.allclose(pattern.sum(-1), torch.ones(()).double(), atol=1e-6) for pattern in seen)
 
 
 def test_top_sequences_are_those_of_sorting_everything():
@@ -234,6 +267,8 @@ def test_a_census_is_a_table_and_a_picture():
     [
         (ConfigError, "^tokens: 0 are too few", {"tokens": 0}),
         (ConfigError, "^top_k: 0; keep", {"top_k": 0}),
+        (ConfigError, "^batch_tokens: -1 are too few", {"batch_tokens": -1}),
+        (ConfigError, "^batch_tokens: 9,999 are more than fit into memory at once; give 2,048", {"batch_tokens": 9999}),
         (ConfigError, "^window: 0 tokens are too few", {"context": 0}),
         (DataError, "^texts: there are none", {"texts": []}),
     ],
@@ -248,6 +283,15 @@ def test_models_without_one_input_or_without_patterns_are_refused():
     for model, sentence in [(towers, "two towers, each with an input of its own"), (linear, "no table")]:
         with pytest.raises(ConfigError, match=sentence):
             lens.census(model, corpus())
+
+
+def test_a_damaged_model_is_a_sentence():
+    model = decoder()
+    with torch.no_grad():
+        model.embed.tokens.weight[3] = torch.nan
+
+    with pytest.raises(RunError, match="^trunk.0.attn: attention weights are not finite; the model's weights"):
+        lens.census(model, corpus())
 
 
 def test_a_window_whose_pattern_is_too_large_is_refused_before_it_is_made(monkeypatch):
@@ -400,6 +444,7 @@ import sys, torch
 from pathlib import Path
 from regard import lens
 from regard.inference.load import load_model
+from regard.inference.model import Model
 from regard.lens.head_census import run_census
 run_census.SAVE_SECONDS = 0.0
 def progress(done, total):

@@ -2,7 +2,7 @@
 
     census.safetensors   every accumulator, and in its metadata all that a resumed census must agree with
     census.json          model, text, settings, and every metric of every head
-    sequences.json       the top sequences by head and metric: ids, tokens, place in the corpus, score
+    sequences.json       the top sequences by head and metric: ids, place in the corpus, score; what the ids look like
     circuits.safetensors, circuits.json    the circuits of the weights, when all is read (`census_circuits`)
 
 The first is written first and read alone to resume; census.json and sequences.json are made from it.
@@ -51,13 +51,13 @@ def save_census(folder: Path, census: Census) -> None:
         if census.circuits is not None:
             save_circuits(folder, census.circuits)
         write_text(folder / NUMBERS_FILE, json_text(census_numbers(census)))
-        write_text(folder / SEQUENCES_FILE, json_text(census_sequences(census)))
+        write_text(folder / SEQUENCES_FILE, json_text(census_sequences(census), None))
     except OSError as problem:
         raise unwritable_error(folder, problem) from None
 
 
-def json_text(table: dict[str, Any]) -> str:
-    return json.dumps(table, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
+def json_text(table: dict[str, Any], indent: int | None = 1) -> str:
+    return json.dumps(table, ensure_ascii=False, allow_nan=False, indent=indent) + "\n"
 
 
 def census_header(census: Census) -> dict[str, Any]:
@@ -83,21 +83,24 @@ def census_numbers(census: Census) -> dict[str, Any]:
 def census_sequences(census: Census) -> dict[str, Any]:
     """The sequences by their numbers, and for each head and metric those on top with their scores."""
     top = census.state.top
-    places = top.places()
-    sequences = {
-        str(number): {"text": places[number][0], "start": places[number][1], "ids": ids,
-                      "tokens": token_texts(census.tokenizer, ids), "source": source}
-        for number, (ids, source) in sorted(top.ids.items())
-    }  # fmt: skip
+    places, vocabularies = top.places(), [dict[str, str](), dict[str, str]()]
+    sequences = {}
+    for number, both in sorted(top.ids.items()):
+        for known, tokenizer, ids in zip(vocabularies, census.tokenizers, both, strict=True):
+            known |= token_texts(tokenizer, ids.unique().tolist())
+        text, start = places[number]
+        sequences[str(number)] = {"text": text, "start": start, "ids": both[0].tolist(), "source": both[1].tolist()}
     heads = [
         {"where": where, "head": head, **{name: top.ranking(row, name) for name in METRICS if name in COLUMNS}}
         for row, (where, head) in enumerate(census.heads)
     ]
-    return {"sequences": sequences, "heads": heads}
+    words = {"vocabulary": vocabularies[0], "source_vocabulary": vocabularies[1]}
+    return {**words, "sequences": sequences, "heads": heads}
 
 
-def token_texts(tokenizer: Any, ids: list[int]) -> list[str]:
-    return [] if tokenizer is None else [tokenizer.token_text(i) if i < len(tokenizer) else str(i) for i in ids]
+def token_texts(tokenizer: Any, ids: list[int]) -> dict[str, str]:
+    """What ids look like to people."""
+    return {} if tokenizer is None else {str(i): tokenizer.token_text(i) for i in ids if i < len(tokenizer)}
 
 
 def state_tensors(state: CensusState) -> dict[str, Tensor]:
@@ -175,8 +178,10 @@ def resume_census(folder: Path, fresh: Census) -> Census:
                           f"{known.model['weights'][:12]}, and here they are {fresh.model['weights'][:12]}); choose "
                           "another folder")  # fmt: skip
     for name, value in fresh.settings.items():
+        if name == "batch_tokens" and value is None:  # as many as there
+            continue
         if (there := known.settings.get(name)) != value:
             raise ConfigError(f"{name}: the census in {folder} has {there}, and {value} was given; give the same, or "
                               "choose another folder")  # fmt: skip
     known.state.marks = fresh.state.marks
-    return replace(known, text=fresh.text, tokenizer=fresh.tokenizer)
+    return replace(known, text=fresh.text, tokenizers=fresh.tokenizers)

@@ -29,7 +29,7 @@ class Census(LensResult):
     model: dict[str, Any] = field(default_factory=dict)
     text: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
-    tokenizer: Any = None
+    tokenizers: tuple[Any, Any] = (None, None)  # of the ids of a sequence, and of those of its source
     circuits: HeadCircuits | None = None  # once all is read
 
     @property
@@ -65,10 +65,6 @@ class Census(LensResult):
             known = ", ".join(f"{place} 0 to {count - 1}" for place, count in self.state.places.items())
             raise ConfigError(f"no head {head} of {where!r}; there are {known}")
         return self.heads.index((where, head))
-
-    def write(self, ids: tuple[int, ...]) -> str:
-        """The ids of a sequence as people read them."""
-        return " ".join(map(str, ids)) if self.tokenizer is None else str(self.tokenizer.decode(list(ids)))
 
     def table(self) -> Table:
         columns = [name for name in COLUMNS if not bool(self.metric(name).isnan().all())]

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.config.errors import ConfigError
+from regard.config.errors import RunError
 from regard.inputs.text import TextEmbedding
 from regard.lens.activation_stream import TextRow, join_prompts
 from regard.lens.attention_maps import TrunkNote, unwrap_model
@@ -51,7 +51,7 @@ class CensusState:
 
         def add(where: str, heads: slice, pattern: Tensor, tables: PairTables) -> None:
             if not bool(pattern.isfinite().all()):
-                raise ConfigError(f"{where}: attention weights are not finite; the model's weights are damaged")
+                raise RunError(f"{where}: attention weights are not finite; the model's weights are damaged")
             parts[where].append(batch := measure_patterns(pattern, tables))
             self.sums[where].add(batch, heads)
             self.sums[where].add_positions(pattern, tables, heads)

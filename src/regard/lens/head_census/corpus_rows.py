@@ -22,6 +22,7 @@ from regard.lens.activation_stream import Text, TextRow, text_rows, window_lengt
 from regard.lens.attention_maps import unwrap_model
 from regard.lens.prompt import Prompt, read_prompt
 
+IMAGES = 16  # or sounds, in a batch
 Corpus = Text | Path | TokenShards | Iterable[Text]
 
 
@@ -33,9 +34,20 @@ def open_corpus(model: Any, texts: Corpus | Sequence[Path]) -> Text | TokenShard
     return texts  # type: ignore[return-value]
 
 
-def corpus_rows(model: Any, texts: Text | TokenShards | Iterable[Text], context: int | None) -> Iterator[TextRow]:
-    """The rows of a corpus, one forward pass' worth each."""
-    return shard_rows(model, texts, context) if isinstance(texts, TokenShards) else text_rows(model, texts, context)
+def corpus_rows(
+    model: Any, texts: Text | TokenShards | Iterable[Text], context: int | None, batch_tokens: int
+) -> Iterator[TextRow]:
+    """The rows of a corpus; what is given as a batch is cut where it is more than a batch may have."""
+    if isinstance(texts, TokenShards):
+        yield from shard_rows(model, texts, context)
+        return
+    for row in text_rows(model, texts, context):
+        x, given = row.prompt.first, row.prompt.given
+        most = IMAGES if x.is_floating_point() else max(1, batch_tokens // x[0].numel())
+        for start in range(0, len(x), most):
+            some = slice(start, start + most)
+            part = Prompt(x[some], (), {name: table[some] for name, table in given.items()})
+            yield row if len(x) <= most else TextRow(part, row.text + start, row.start)
 
 
 def name_corpus(texts: Any) -> str:

@@ -55,10 +55,11 @@ def run_batch(
 
         def attend(where: str, plan: Plan, q: Tensor, k: Tensor, v: Tensor, args: AttentionArgs) -> Tensor:
             key = (plan.spec.q, plan.spec.k, plan.spec.mask, where.rpartition(".")[2])  # held, so that none is another
-            if key not in known:
-                known[key] = pair_tables(view_of(where, plan, notes, marks), roles)
-            for heads in head_chunks(q, k):
-                read(where, heads, read_pattern(heads, q, k, plan, args), known[key])
+            with torch.autocast(q.device.type, enabled=False):
+                if key not in known:
+                    known[key] = pair_tables(view_of(where, plan, notes, marks), roles)
+                for heads in head_chunks(q, k):
+                    read(where, heads, read_pattern(heads, q, k, plan, args), known[key])
             return plan.run(q, k, v, args)
 
         for where in head_places(model):

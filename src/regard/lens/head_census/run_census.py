@@ -43,48 +43,58 @@ def census(
     where that is known.
     """
     model = unwrap_model(model)
-    check_census(model, tokens, top_k)
+    check_census(model, tokens, batch_tokens, top_k)
     if isinstance(texts, Path | list | tuple) and not texts:
         raise DataError("texts: there are none; give at least one")
-    fresh, budget = begin_census(model, texts, context, batch_tokens, top_k, name)
+    fresh = begin_census(model, texts, context, batch_tokens, top_k, name)
     folder = None if out is None else Path(out)
     with nullcontext() if folder is None else lock_folder(folder, new=True, doing="taking a census"):
-        found = fresh if folder is None else resume_census(folder, fresh)
+        found = with_budget(model, fresh if folder is None else resume_census(folder, fresh))
         before = found.state.rows
-        read_corpus(model, open_corpus(model, texts), found, tokens, budget, folder, progress)
+        read_corpus(model, open_corpus(model, texts), found, tokens, folder, progress)
         if circuits and (found.circuits is None or found.state.rows > before):  # other tokens may be frequent now
+            if folder is not None:
+                save_census(folder, found)  # what has been read is safe
             found = replace(found, circuits=measure_circuits(model, found.state.counts))
         if folder is not None:
             save_census(folder, found)
     return found
 
 
-def check_census(model: Any, tokens: int | None, top_k: int) -> None:
+def check_census(model: Any, tokens: int | None, batch_tokens: int | None, top_k: int) -> None:
     if hasattr(model, "towers"):
         raise ConfigError("this model has two towers, each with an input of its own, and a census reads one input; "
                           "lens.summarize_heads reads both")  # fmt: skip
-    if tokens is not None and tokens < 1:
-        raise ConfigError(f"tokens: {tokens} are too few; give at least one")
+    for what, count in (("tokens", tokens), ("batch_tokens", batch_tokens)):
+        if count is not None and count < 1:
+            raise ConfigError(f"{what}: {count} are too few; give at least one")
     if top_k < 1:
         raise ConfigError(f"top_k: {top_k}; keep at least one sequence of each head")
 
 
 def begin_census(
     model: Any, texts: Any, context: int | None, batch_tokens: int | None, top_k: int, name: str
-) -> tuple[Census, int]:
-    """A census that has read nothing, and how many tokens a batch may have."""
+) -> Census:
+    """A census that has read nothing."""
     window = window_length(model, context)
     if context is not None and window is None:
         raise ConfigError("context: this model reads a text whole, and cannot read it in windows; leave it out")
-    budget = batch_tokens_for(window or getattr(model, "context", None) or LONGEST, next(model.parameters()).device)
-    budget = min(budget, batch_tokens or budget)
     state = CensusState.new(head_places(model), top_k, vocabulary_size(model))
     tokenizer = getattr(model, "tokenizer", None)
     state.marks = delimiter_ids(tokenizer) if tokenizer is not None else ()
     known = {"name": name or name_model(model), "weights": model_weights_digest(model)}
-    settings = {"context": window, "batch_tokens": budget, "top_k": top_k}
-    written = getattr(model, "output_tokenizer", None) or tokenizer
-    return Census(state, known, {"name": name_corpus(texts)}, settings, written), budget
+    settings = {"context": window, "batch_tokens": batch_tokens, "top_k": top_k}
+    both = getattr(model, "output_tokenizer", None) or tokenizer, tokenizer
+    return Census(state, known, {"name": name_corpus(texts)}, settings, both)
+
+
+def with_budget(model: Any, found: Census) -> Census:
+    """With the tokens of a batch, where they are not said: as many as fit; a window that does not fit is refused."""
+    window = found.settings["context"] or getattr(model, "context", None) or LONGEST
+    most = batch_tokens_for(window, next(model.parameters()).device)
+    if (given := found.settings["batch_tokens"]) is not None and not found.state.rows and given > most:
+        raise ConfigError(f"batch_tokens: {given:,} are more than fit into memory at once; give {most:,} or fewer")
+    return replace(found, settings={**found.settings, "batch_tokens": found.settings["batch_tokens"] or most})
 
 
 def name_model(model: Any) -> str:
@@ -102,13 +112,12 @@ def vocabulary_size(model: Any) -> int:
 
 
 def read_corpus(
-    model: Any, corpus: Any, found: Census, tokens: int | None, budget: int, folder: Path | None,
-    progress: Progress | None,
-) -> None:  # fmt: skip
-    """Read what has not been read, and save it now and then."""
-    state, context, saved = found.state, found.settings["context"], time.monotonic()
+    model: Any, corpus: Any, found: Census, tokens: int | None, folder: Path | None, progress: Progress | None
+) -> None:
+    """Read what has not been read, and save it now and then: at most a tenth of the time goes there."""
+    state, budget, pause, saved = found.state, found.settings["batch_tokens"], SAVE_SECONDS, time.monotonic()
     total = min(len(corpus), tokens or len(corpus)) if isinstance(corpus, TokenShards) else tokens
-    rows = corpus_rows(model, corpus, context)
+    rows = corpus_rows(model, corpus, found.settings["context"], budget)
     before = skip_rows(rows, state, folder)
     for batch in batch_rows(limit_rows(rows, tokens, state, before), budget):
         if not state.rows:
@@ -116,9 +125,10 @@ def read_corpus(
         state.read(model, batch)
         if progress is not None:
             progress(state.tokens, total)
-        if folder is not None and time.monotonic() - saved >= SAVE_SECONDS:
+        if folder is not None and (begun := time.monotonic()) - saved >= pause:
             save_census(folder, found)
             saved = time.monotonic()
+            pause = max(SAVE_SECONDS, 10 * (saved - begun)) if SAVE_SECONDS else 0.0
     if not state.rows:
         raise DataError("texts: there are none; give at least one")
 

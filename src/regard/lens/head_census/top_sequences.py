@@ -6,11 +6,11 @@ of the sequences that stand in one of them.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from regard.lens.attention_maps import TrunkNote
 from regard.lens.features.neurons import LOW, RunningTop
 from regard.lens.head_census.head_sums import BatchSums
 from regard.lens.head_census.pair_tables import METRICS
@@ -29,14 +29,17 @@ class CensusSequence:
     source: tuple[int, ...] = ()
 
 
+SequenceIds = tuple[Tensor, Tensor]  # of the trunk and of the encoder, int32
+
+
 class TopSequences:
     """The running top of all heads; sequences are known by their number in the corpus."""
 
     def __init__(self, heads: int, top_k: int) -> None:
         self.top = RunningTop(heads * len(METRICS), top_k, 0)
-        self.ids: dict[int, tuple[list[int], list[int]]] = {}  # number -> ids of the trunk and of the encoder
+        self.ids: dict[int, SequenceIds] = {}
 
-    def add(self, batch: BatchSums, where: Tensor, ids: Sequence[tuple[list[int], list[int]]], before: int) -> None:
+    def add(self, batch: BatchSums, where: Tensor, ids: Sequence[SequenceIds], before: int) -> None:
         """A batch over all heads (B, heads, M), `where` (B, 2) text and start; `before` sequences came before it."""
         enough = batch.weights.amax((1, 2)) >= MIN_QUERIES
         there = (batch.weights > 0) & enough[:, None, None]
@@ -66,17 +69,17 @@ class TopSequences:
         places, found = self.places(), list[CensusSequence]()
         for number, score in self.ranking(head, metric):
             ids, source = self.ids[number]
-            found.append(CensusSequence(score, *places[number], tuple(ids), tuple(source)))
+            found.append(CensusSequence(score, *places[number], tuple(ids.tolist()), tuple(source.tolist())))
         return found
 
     def tensors(self) -> dict[str, Tensor]:
         """All of it, by name: the lists of ids one after the other, with their lengths."""
-        numbers = sorted(self.ids)
-        lists = [self.ids[number] for number in numbers]
+        numbers, none = sorted(self.ids), torch.zeros(0, dtype=torch.int32)
         found: dict[str, Tensor] = {"keys": self.top.keys, "places": self.top.context}
         for side, name in enumerate(("ids", "source")):
-            found[name] = torch.tensor([ident for both in lists for ident in both[side]], dtype=torch.int64)
-            found[f"{name}_lengths"] = torch.tensor([len(both[side]) for both in lists], dtype=torch.int64)
+            lists = [self.ids[number][side] for number in numbers]
+            found[name] = torch.cat([none, *lists])
+            found[f"{name}_lengths"] = torch.tensor([len(each) for each in lists], dtype=torch.int64)
         return found | {"numbers": torch.tensor(numbers, dtype=torch.int64)}
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
@@ -84,16 +87,17 @@ class TopSequences:
         self.top.keys, self.top.context = tensors["keys"].clone(), tensors["places"].clone()
         parts = [tensors[name].split(tensors[f"{name}_lengths"].tolist()) for name in ("ids", "source")]
         self.ids = {
-            number: (ids.tolist(), source.tolist())
+            number: (ids.clone(), source.clone())
             for number, ids, source in zip(tensors["numbers"].tolist(), *parts, strict=True)
         }
 
 
-def sequence_ids(notes: dict[str, Any], rows: int) -> list[tuple[list[int], list[int]]]:
-    """The real ids of each row of a batch: of the trunk (or of the only one there is), and of the encoder."""
-    found: list[tuple[list[int], list[int]]] = [([], []) for _ in range(rows)]
-    for name, note in notes.items():
-        if note.read.ids is not None and len(note.read.ids) == rows:
-            for both, ids, real in zip(found, note.read.ids, note.read.real, strict=True):
-                both[name.endswith("encoder")][:] = ids[real].tolist()
-    return found
+def sequence_ids(notes: dict[str, TrunkNote], rows: int) -> list[SequenceIds]:
+    """The real ids of each row of a batch: of the trunk, and of the encoder; none of what is not made of ids."""
+    sides = []
+    for name in ("trunk", "encoder"):
+        ids = notes[name].read.ids if name in notes else None
+        real = notes[name].read.real if name in notes else torch.zeros(rows, 0)
+        sides.append([torch.zeros(0, dtype=torch.int32) if ids is None else ids[row][real[row]].int()
+                      for row in range(rows)])  # fmt: skip
+    return list(zip(*sides, strict=True))
