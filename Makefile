@@ -21,7 +21,7 @@ CHANGES ?=
 # Where this is set, every process that a test or a command starts compiles the library again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup test test-full check audit demo bench gpu faults map clean
+.PHONY: help setup test test-full check types pages audit demo bench gpu faults map clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-9s %s\n", $$1, $$2 }'
@@ -46,8 +46,13 @@ test-full: setup  ## what `make test` does in part because it takes minutes, at 
 	REGARD_TESTS=full $(PYTEST) -n 2 $(GROUPED) -m "slow and not alone" --no-header --durations=12 2>&1 | tee $(RESULTS)/test-full.log
 
 check: setup  ## ruff, mypy, which room imports which, and whether what is made in docs is fresh
-	$(BIN)/ruff check .
+	@$(MAKE) --no-print-directory -j 2 --output-sync=target types pages
+
+types:
 	$(BIN)/mypy --strict src/regard
+
+pages:
+	$(BIN)/ruff check .
 	$(BIN)/python tests/rooms.py
 	$(BIN)/python tools/map.py --check
 	$(BIN)/python tools/architecture.py --check

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hub.decoder_cases import CASES
 from hub.published import pair
+from sizes import in_full
 
 import regard
 import regard.inference.load as room
@@ -89,7 +90,12 @@ def test_time_and_memory_stand_side_by_side(say, tmp_path):
     for side in ("ours", "theirs"):
         assert weights <= row[side]["peak_bytes"] <= 6 * weights
         assert 0 < row[side]["forward_seconds"] < 60 and 0 < row[side]["load_seconds"] < 60
-    shown = say("check", tmp_path / "model", "--dtype", "bf16").out
+
+
+@in_full  # what is shown of the numbers above
+@pytest.mark.slow
+def test_time_and_memory_are_shown(say, checkpoint):
+    shown = say("check", checkpoint, "--dtype", "bf16").out
     assert [line.split()[-1] for line in shown.splitlines() if "ours" in line or "theirs " in line[4:]] == ["MB", "MB"]
 
 

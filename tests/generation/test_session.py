@@ -7,6 +7,7 @@ import torch
 from generation.builders import LONG, POSITIONS, S, V, model, prompts, session, slide, translator, trunk, written
 from hypothesis import given
 from hypothesis import strategies as st
+from sizes import in_full
 
 from regard import config as C
 from regard.generation import session as room
@@ -54,7 +55,8 @@ def test_rows_of_a_padded_batch_say_what_each_says_alone_without_a_cache(positio
     assert written(one, texts, max_new_tokens=NEW) == [slide(one, text, NEW) for text in texts]
 
 
-FAR = pytest.mark.parametrize("kind", ["sinusoidal", "learned", "rotary", "alibi", "t5", "shaw"])
+ALIKE = ("sinusoidal", "learned", "alibi")
+FAR = pytest.mark.parametrize("kind", ["rotary", "t5", "shaw", *(pytest.param(kind, marks=in_full) for kind in ALIKE)])
 
 
 @pytest.mark.slow

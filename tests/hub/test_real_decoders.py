@@ -11,6 +11,7 @@ from hub.wheels import wheel
 from parity import test_tinyllamas as stories
 from parity.tolerance import assert_near
 from safetensors.torch import load_file, save_file
+from sizes import in_full
 
 import regard
 from regard.text.chat_template import ChatTemplate
@@ -87,6 +88,7 @@ def smol(tmp_path_factory):
     return path
 
 
+@in_full  # a quarter of a minute
 @pytest.mark.slow
 def test_four_bits_of_smollm2_say_what_transformers_makes_of_them(smol):
     """Logits, which reach 27, within 1e-4, and the same greedy words."""

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from sizes import in_full
 from torch.profiler import ProfilerActivity, profile
 from torch.testing import assert_close
 
@@ -312,7 +313,13 @@ COLUMNS = {"parameters", "validation", "a step", "memory", "writes", "off dense"
 
 @pytest.mark.slow
 @pytest.mark.spec("S123")
-@pytest.mark.parametrize("name", studies.builtin_studies())
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=in_full if name == "transformer-vs-rnn" else ())  # tests/cli/test_packaged_studies.py
+        for name in studies.builtin_studies()
+    ],
+)
 def test_every_variant_has_loss_time_memory_and_growth(desk, monkeypatch, name):
     """Each that a packaged study names, at its quick size and on its first words: which they are does not matter."""
     monkeypatch.setattr(ToyDataset, "records", lambda toy, tally: map(toy.record, range(300)))
