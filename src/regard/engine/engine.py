@@ -1,12 +1,12 @@
 """Engine: continuous batching of requests from any thread, each with the output it would have alone, bit for bit.
 
-    submit ──► waiting ──► prefill: a chunk of one prompt a step ──► slots: a token of every text a step ──► hear
+    submit ──► waiting ──► prefill: a chunk of one prompt a step ──► slots: a token of every text a step ──► listener
                                    ▲                                     │
                                    └── a free slot ◄── ended, cancelled ─┘
 
 A step always has the same shape, empty slots included (slots.py); prompts are read alone, always in the same chunks
-(prefill.py). So a request gives the same ids and the same log-probabilities beside any others, in any slot, whenever it
-comes; the engine with one request is the reference. An error in one request ends that one (scheduler.py).
+(prefill.py). So a request gives the same ids and the same log-probabilities in any batch, in any slot, at any time; the
+engine with one request is the reference. An error in one request ends that one (scheduler.py).
 """
 
 import threading
@@ -42,15 +42,15 @@ from regard.generation.session import inference_mode
 from regard.inference.model import Model
 from regard.models.heads import last_token_logits
 
-USUAL = 1024  # tokens of a slot, unless said
+USUAL = 1024  # tokens of a slot, by default
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
 class EngineStats:
-    """Statistics of an engine: what is `running` has a slot, its prompt read or not; `read` and `made` are tokens of
-    prompts and of what came after them since the start, `copied` those of prompts that had been read before, in `hits`
-    pieces; `bytes` are those of all caches and kept pieces."""
+    """Engine statistics: `running` requests have a slot, with or without prefill; `read` and `made` are the prompt
+    tokens prefilled and the tokens generated since the start, `copied` the prompt tokens taken from the prefix cache,
+    in `hits` chunks; `bytes` is the size of all caches and kept chunks."""
 
     running: int
     waiting: int
@@ -64,11 +64,11 @@ class EngineStats:
 
 
 class Engine:
-    """Give it requests from any thread. `with Engine(model) as engine` runs it in a thread of its own; without one,
-    call `step` until it says False.
+    """Continuous batching engine. `with Engine(model) as engine` runs it in a thread of its own; otherwise call `step`
+    until it returns False. Requests are accepted from any thread.
 
-    `slots` texts at once, each of `max_context` tokens with its prompt; prompts are read in pieces of `chunk` tokens;
-    `max_queue` more may wait; pieces of prompts are kept in as much memory as `prefixes` slots have.
+    At most `slots` requests run at once, each with up to `max_context` tokens, prompt included; prompts are prefilled
+    in chunks of `chunk` tokens; `max_queue` more may wait; the prefix cache has the memory of `prefixes` slots.
     """
 
     def __init__(
@@ -92,22 +92,23 @@ class Engine:
         self.problem: BaseException | None = None
 
     def forward(self, ids: Tensor, cache: KVCache) -> Tensor:  # (B, N) -> (B, V)
-        """The one place where the model is called: with (rows, 1) for a step, with (1, N) for a piece of a prompt."""
+        """The only forward pass of the engine: ids (rows, 1) for a decode step, (1, N) for a prefill chunk."""
         return last_token_logits(self.model, ids, cache=cache)
 
     # ---------------------------------------------------------------- from any thread
 
     def submit(self, request: GenerationRequest, hear: TokenListener) -> RequestTicket:
-        """`hear` is called in the engine's thread, for each token and at the end; True from it means enough.
+        """Queue a request. `hear` is called in the engine's thread for each token and at the end; True from it stops
+        the request.
 
-        ConfigError, DataError or QueueFull where the request cannot be taken.
+        Raises ConfigError, DataError or QueueFull if the request cannot be accepted.
         """
         self.admit()
         ids = check_request(request, self.model, self.max_context)
         seed = randbits(32) if request.c.seed is None else request.c.seed
         chooser = Sampler(request.c, [ids], self.barred, ends=self.limits.ends, seed=seed, rules=[request.rule],
                           begin=self.limits.begin)  # fmt: skip
-        most = min(request.c.max_new_tokens, self.max_context - len(ids) + 1)  # the last token is never read
+        most = min(request.c.max_new_tokens, self.max_context - len(ids) + 1)  # the last token is never fed
         ticket = RequestTicket(
             asked=request, on_token=hear, chooser=chooser, seed=seed, ids=ids, most=most, ring=self.line.ring
         )
@@ -117,11 +118,11 @@ class Engine:
         return ticket
 
     def cancel(self, ticket: RequestTicket) -> None:
-        """Its slot is free at the next step."""
+        """Cancel a request: its slot is free at the next step."""
         ticket.cancel()
 
     def run_in_thread(self, work: Callable[[], T]) -> "Future[T]":
-        """Other work with the model, in the engine's thread, between two steps: one such piece of work a step."""
+        """Run other work with the model in the engine's thread, between two steps: at most one such job a step."""
         future: Future[T] = Future()
         with self.line.condition:
             self.check_open()
@@ -139,7 +140,7 @@ class Engine:
         )  # fmt: skip
 
     def admit(self, count: int = 1) -> None:
-        """Refuses where `count` requests cannot be taken now: RunError, or QueueFull."""
+        """Raise RunError or QueueFull if `count` requests cannot be accepted now."""
         self.check_open()
         self.line.check(self.line.here + count - 1)
 
@@ -152,7 +153,7 @@ class Engine:
     # ---------------------------------------------------------------- by hand
 
     def step(self) -> bool:
-        """One piece of one prompt, and one token of every text; False when nothing is left to do."""
+        """One prefill chunk, and one token of every running request; False when nothing is left to do."""
         if self.thread not in (None, threading.current_thread()):
             raise RuntimeError("the engine's own thread takes the steps; stop it first")
         try:
@@ -170,7 +171,7 @@ class Engine:
         return bool(self.line.here or self.jobs)
 
     def work(self) -> None:
-        """One piece of other work."""
+        """Run one queued job."""
         if not self.jobs:
             return
         future, work = self.jobs.popleft()
@@ -182,7 +183,7 @@ class Engine:
             future.set_exception(problem)
 
     def abandon(self, event: TokenEvent) -> None:
-        """Nothing that is here goes on."""
+        """Cancel all jobs and end all requests."""
         while self.jobs:
             self.jobs.popleft()[0].cancel()
         self.steps.abandon(event)
@@ -190,7 +191,7 @@ class Engine:
     # ---------------------------------------------------------------- in a thread
 
     def start(self) -> Self:
-        """In a thread of its own, which sleeps while there is nothing to do."""
+        """Start the engine's own thread, which sleeps while there is nothing to do."""
         with self.line.condition:
             self.closing, self.hurry = False, False
             self.check_open()
@@ -200,7 +201,7 @@ class Engine:
         return self
 
     def stop(self, drain: float = 10.0) -> None:
-        """Take nothing more, finish what is here in at most `drain` seconds, and end the rest."""
+        """Stop: accept nothing more, finish the current requests within `drain` seconds, and cancel the rest."""
         self.closing = True
         self.line.ring()
         if (thread := self.thread) is not None:
@@ -217,12 +218,12 @@ class Engine:
         try:
             while self.wait():
                 self.step()
-        except Exception:  # all requests that were here have been told, and later ones are
+        except Exception:  # `step` has reported it to all requests, and `check_open` reports it to later ones
             return
         self.abandon(TokenEvent(None, reason="cancelled"))
 
     def wait(self) -> bool:
-        """Sleep until there is something to do; False when it is time to go."""
+        """Sleep until there is something to do; False when the thread has to end."""
         with self.line.condition:
             self.line.condition.wait_for(lambda: self.busy or self.closing)
             return self.busy and not self.hurry
@@ -235,7 +236,7 @@ class Engine:
 
 
 def slot_capacity(model: Model, capacity: int | None) -> int:
-    """Tokens of a slot: as many as said, or as the model reads at once."""
+    """Tokens of a slot: the given number, or the context window up to USUAL."""
     most = context_window(model, model.generation_limits)
     if capacity is None:
         return min(USUAL, most or USUAL)
@@ -247,8 +248,8 @@ def slot_capacity(model: Model, capacity: int | None) -> int:
 
 
 def check_engine(model: Model, **numbers: int) -> None:
-    """Refuses what cannot be run."""
-    few = min_prompt_tokens(model)  # the first tokens of a prefix mask come in one piece
+    """Refuse encoder-decoders and sizes that are too small."""
+    few = min_prompt_tokens(model)  # the tokens of a prefix mask need one chunk
     if model.encoder is not None:
         raise config.ConfigError("encoder: an engine goes on from texts, and this model translates them; use translate")
     for name, lowest in {"slots": 1, "max_context": few, "chunk": few, "max_queue": 0, "prefixes": 0}.items():
@@ -257,7 +258,7 @@ def check_engine(model: Model, **numbers: int) -> None:
 
 
 def check_request(request: GenerationRequest, model: Model, capacity: int) -> tuple[int, ...]:
-    """The prompt as it is read, of a request that can be done."""
+    """Check a request; returns its prompt ids without padding."""
     ids, c, vocab = tuple(id for id in request.ids if id != model.c.embed.pad_id), request.c, model.head.out_features
     check_prompts(model, [ids])
     if len(ids) > capacity:

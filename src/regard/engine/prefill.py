@@ -4,11 +4,11 @@
                           ▼
     prompt ── chunk ──► prefill row ── copy ──► its slot, and the kept chunks
                           ▲                       │
-                          └──── copied back ◄─────┘   when it is this prompt's turn again
+                          └──── copied back ◄─────┘   when this prompt has its next turn
 
-All prompts are read in the same row and in the same chunks, the last one as short as it is: what is computed of a
-prompt depends on nothing but the prompt. One chunk a step, or as many short prompts as make one: a long prompt holds
-up no running text, and several take turns.
+All prompts are prefilled in the same row and in the same chunks, the last one shorter: the keys and values of a prompt
+depend on nothing but the prompt. One step prefills one chunk, or as many short prompts as make one: a long prompt
+delays no running request, and several prompts take turns.
 """
 
 from dataclasses import dataclass, field
@@ -24,32 +24,35 @@ from regard.engine.slots import CacheSlots, clear_row, row_states, row_tensors
 
 @dataclass(eq=False)
 class PrefillTask:
-    """A prompt of which `read` tokens are in the slot of its row; its states wait here while others have their turn."""
+    """Prefill progress of one prompt: `read` tokens are in the slot of its row. Its recurrent states are saved here
+    while other prompts use the prefill row."""
 
     ticket: RequestTicket
     row: int
     read: int = 0
     states: list[Tensor] = field(default_factory=list)
-    hooked: bool = False  # a hook may have changed what was computed of it
+    hooked: bool = False  # a hook may have changed its keys and values
 
     @property
     def next(self) -> int:
-        """Tokens that are left: more than a piece may wait for the next step."""
+        """Tokens of the prompt that are left: more than a chunk may wait for the next step."""
         return len(self.ticket.ids) - self.read
 
 
 class ChunkedPrefill:
+    """Chunked prefill of all prompts, in turns, through one cache row."""
+
     def __init__(self, model: Transformer, slots: CacheSlots, chunk: int, kept: PrefixCache) -> None:
         self.slots, self.chunk, self.kept = slots, chunk, kept
         self.cache = model.cache(1, slots.capacity)
         self.blank = [state.clone() for state in row_states(self.cache, 0)]
         self.holds: PrefillTask | None = None
-        self.tokens = 0  # read, not copied
+        self.tokens = 0  # prefilled, not copied
 
     def read(self, one: PrefillTask) -> Tensor | None:  # (1, V)
-        """One piece more, and the logits after the last."""
+        """Prefill one more chunk; returns the logits after the last one."""
         self.reserve(one)
-        one.hooked |= bool(self.slots.model.hooks)  # such pieces are of no use to others, nor theirs to it
+        one.hooked |= bool(self.slots.model.hooks)  # such chunks are neither cached nor taken from the cache
         if not one.hooked:
             self.skip(one)
         ids = one.ticket.ids
@@ -63,7 +66,7 @@ class ChunkedPrefill:
         return logits if end == len(ids) else None
 
     def reserve(self, one: PrefillTask) -> None:
-        """Put into the prefill row what was read of this prompt."""
+        """Load the prefix of this prompt into the prefill row, and save the states of the previous one."""
         if self.holds is one:
             return
         if self.holds is not None:
@@ -77,7 +80,7 @@ class ChunkedPrefill:
         self.idle_row(one.read)
 
     def skip(self, one: PrefillTask) -> None:
-        """Copy the pieces that were read before; at least one token is left, for what comes after it."""
+        """Copy the chunks that are in the prefix cache; at least one token is left, for its logits."""
         ids, start = one.ticket.ids, one.read
         while (end := one.read + self.chunk) < len(ids) and (found := self.kept.find(ids[:end])) is not None:
             for mine, part in zip(row_tensors(self.cache, 0, one.read, end), found, strict=True):
@@ -92,7 +95,7 @@ class ChunkedPrefill:
         one.read = end
 
     def idle_row(self, read: int) -> None:
-        """The places of so many tokens, one after the other."""
+        """Set the bookkeeping of the row to `read` tokens, one after the other."""
         cache = self.cache
         cache.order[0, :read] = torch.arange(read, device=cache.order.device)
         cache.real[0, :read], cache.real[0, read:] = True, False
@@ -101,7 +104,7 @@ class ChunkedPrefill:
         cache.used, cache.fresh = read, read == 0
 
     def forget(self, one: PrefillTask) -> None:
-        """This prompt is read, or given up, maybe in the middle of a piece."""
+        """Clear the row: this prompt is complete or was given up, perhaps in the middle of a chunk."""
         if self.holds is one:
             clear_row(self.cache, 0, min(one.read + self.chunk, self.cache.capacity))
             self.holds = None

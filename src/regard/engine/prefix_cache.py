@@ -1,11 +1,11 @@
-"""Prefix cache: what was computed of prompts that begin alike is kept once and copied.
+"""Prefix cache: keys and values of common prompt prefixes are kept once, in chunks, and copied.
 
     prompt    │ chunk 0 │ chunk 1 │ chunk 2 │ rest       chunks of `chunk` tokens, each kept under all ids up to its end
                   ▲          ▲
-    kept      ────┴──────────┘                           those are copied, and reading begins with chunk 2
+    kept      ────┴──────────┘                           those are copied, and prefill begins with chunk 2
 
-Only whole chunks are kept, and chunks always begin at the same places, so what is copied has the bits that reading it
-again would give. The least recently used chunk makes room for others.
+Only whole chunks are kept, and chunks always begin at the same positions, so a copy is equal bit for bit to a new
+prefill. The least recently used chunk makes room for others.
 """
 
 from collections import OrderedDict
@@ -17,14 +17,14 @@ Parts = list[Tensor]
 
 
 class PrefixCache:
-    """As many pieces as fit into `room` bytes; those that were not asked for longest make room for others."""
+    """An LRU cache of prefill chunks, with at most `room` bytes."""
 
     def __init__(self, room: int) -> None:
         self.room, self.bytes, self.hits = room, 0, 0
         self.kept: OrderedDict[tuple[int, ...], Parts] = OrderedDict()
 
     def find(self, ids: Sequence[int]) -> Parts | None:
-        """The last piece of these ids, if it is kept."""
+        """The last chunk of these ids, if it is cached."""
         key = tuple(ids)
         if key not in self.kept:
             return None
@@ -33,7 +33,7 @@ class PrefixCache:
         return self.kept[key]
 
     def keep(self, ids: Sequence[int], parts: Parts) -> None:
-        """A copy of the last piece of these ids, as far as there is room."""
+        """Store a copy of the last chunk of these ids, unless it is larger than the whole cache."""
         key, need = tuple(ids), tensor_bytes(parts)
         if key in self.kept or need > self.room:
             return

@@ -1,8 +1,8 @@
 """Requests, their tickets and token events, and the waiting queue of an engine.
 
-    submit ──► waiting ──► in a slot: its prompt is read, then it gets a token a step ──► over, with a reason
+    submit ──► waiting ──► in a slot: prefill, then a token a step ──► finished, with a reason
 
-First come, first served. The number of requests is limited; one too many is refused with a time to come again.
+First come, first served. The number of requests is limited; one too many is refused with a time to retry.
 """
 
 import threading
@@ -14,13 +14,14 @@ from dataclasses import dataclass, field
 from regard import config
 from regard.generation.sampler import Sampler, TokenConstraint
 
-SOON, LATE = 0.5, 60.0  # seconds: between these lies every guess of when to come again
-MEMORY = 0.9  # how much of a guess is what was known before: about the last ten requests count
+SOON, LATE = 0.5, 60.0  # seconds: bounds of the estimated time to retry
+MEMORY = 0.9  # weight of the past in the moving average: about the last ten requests count
 
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationRequest:
-    """A prompt in ids, how to choose what comes after it, and how many of the likeliest others to tell of."""
+    """A request: prompt ids, sampling params, a constraint, and the number of alternatives whose log-probabilities are
+    reported."""
 
     ids: tuple[int, ...]
     c: config.SamplingParams
@@ -30,24 +31,24 @@ class GenerationRequest:
 
 @dataclass(frozen=True)
 class TokenEvent:
-    """One token: its log-probability and the likeliest others, as the model has them before anything is filtered.
+    """One token: its log-probability and the most probable alternatives, by the model's logits before any processor.
 
-    The last one has a reason, `length`, `eos`, `cancelled` or `error`, and no id where none was said.
+    The last event has a reason, `length`, `eos`, `cancelled` or `error`, and no id where no token was generated.
     """
 
     id: int | None
     logprob: float = 0.0
     others: tuple[tuple[int, float], ...] = ()
     reason: str | None = None
-    problem: str | None = None  # what went wrong, in a sentence
-    cached: int = 0  # with the last: tokens of the prompt that had been read before
+    problem: str | None = None  # the error, in a sentence
+    cached: int = 0  # in the last event: prompt tokens taken from the prefix cache
 
 
-TokenListener = Callable[[TokenEvent], bool | None]  # True: enough, nothing more is to be told
+TokenListener = Callable[[TokenEvent], bool | None]  # True: stop this request
 
 
 class QueueFull(config.RunError):
-    """As many requests as may be are here; in about so many `seconds` one will have left."""
+    """The queue is full; about `seconds` until a request has left."""
 
     def __init__(self, most: int, seconds: float) -> None:
         super().__init__(f"{most} requests are here, and no more may be; come again in about {seconds:.0f} seconds")
@@ -56,42 +57,42 @@ class QueueFull(config.RunError):
 
 @dataclass(eq=False, kw_only=True)
 class RequestTicket:
-    """A request on its way. `cached` tokens of its prompt need not be read, since they were read for another."""
+    """An accepted request and its state. `cached` tokens of its prompt came from the prefix cache."""
 
     asked: GenerationRequest
     on_token: TokenListener
     chooser: Sampler
     seed: int
     ids: tuple[int, ...]  # the prompt
-    most: int  # tokens that may be made
+    most: int  # limit of new tokens
     ring: Callable[[], None]  # wakes the engine
     generated: int = 0
     cached: int = 0
     cancelled: bool = False
-    reason: str | None = None  # why it is over
+    reason: str | None = None  # the finish reason
     problem: Exception | None = None
     started: float | None = None  # when it got its slot
     finished: threading.Event = field(default_factory=threading.Event)
 
     def cancel(self) -> None:
-        """Its slot is free at the next step. From any thread, at any time, as often as you like."""
+        """Cancel: the slot is free at the next step. Callable from any thread, at any time, any number of times."""
         self.cancelled = True
         self.ring()
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Until it is over; False if that takes longer."""
+        """Wait until the request has finished; False after a timeout."""
         return self.finished.wait(seconds)
 
 
 class RequestQueue:
-    """The requests that wait for a slot, and how long one takes. Many threads use it, behind one condition."""
+    """The queue of waiting requests, and the mean time in a slot. One condition guards it for all threads."""
 
     def __init__(self, slots: int, waiting: int) -> None:
         self.condition = threading.Condition()
         self.slots, self.most = slots, slots + waiting
         self.waiting: deque[RequestTicket] = deque()
         self.here = 0  # waiting or in a slot
-        self.usual = 1.0  # seconds in a slot, as it has been lately
+        self.usual = 1.0  # seconds in a slot, a moving average
 
     def put(self, ticket: RequestTicket) -> None:
         with self.condition:
@@ -101,12 +102,12 @@ class RequestQueue:
             self.condition.notify()
 
     def check(self, count: int) -> None:
-        """Refuses one more than may be here."""
+        """Refuse a request over the limit."""
         if count >= self.most:
             raise QueueFull(self.most, self.guess())
 
     def guess(self) -> float:
-        """Seconds until the last waiting request gets a slot, if all take as long as usual."""
+        """Estimated seconds until the last waiting request gets a slot, by the mean time in a slot."""
         return min(max(self.usual * (len(self.waiting) + 1) / self.slots, SOON), LATE)
 
     def waiting_tickets(self) -> list[RequestTicket]:
@@ -124,7 +125,7 @@ class RequestQueue:
         return ticket
 
     def release(self, ticket: RequestTicket) -> None:
-        """One is over, and had a slot or not."""
+        """Remove a finished request, which had a slot or was waiting."""
         with self.condition:
             self.here -= 1
             if ticket.started is None:
@@ -133,12 +134,12 @@ class RequestQueue:
                 self.usual = MEMORY * self.usual + (1 - MEMORY) * (time.monotonic() - ticket.started)
 
     def ring(self) -> None:
-        """Wake the thread that sleeps until something comes."""
+        """Wake the engine's thread."""
         with self.condition:
             self.condition.notify()
 
 
 def error_sentence(problem: BaseException) -> str:
-    """What went wrong: our own errors are sentences already."""
+    """An error in one sentence: the message of our own errors, with the type for others."""
     ours = isinstance(problem, config.UserError)
     return str(problem) if ours else f"{type(problem).__name__}: {problem}"

@@ -1,10 +1,11 @@
-"""Scheduler: one engine step. Cancelled requests leave, waiting ones get a slot, prompts are read, tokens are sampled.
+"""Scheduler: one engine step. Cancelled requests are released, waiting ones get a slot, prompts are prefilled, tokens
+are sampled.
 
-    waiting ── admit ──► reading ── read ──► running ── speak ──► tell ── the last? ──► release
+    waiting ── admit ──► prefill ── read ──► running ── sample ──► emit ─ the last? ──► release
                             ▲  │                 ▲                  │
                             └──┘ not all yet     └──────────────────┘ not the last
 
-An error in one request, while its prompt is read or its token chosen or told, ends that request alone.
+An error in the prefill, the sampling or the listener of one request ends that request alone.
 
 One token for every running row is sampled with one transfer from the device:
 
@@ -30,7 +31,7 @@ from regard.generation.session import DAMAGED_LOGITS
 
 @dataclass(frozen=True)
 class SampledToken:
-    """What was sampled for one row: an id, NOT_FINITE or NO_TOKEN; or the problem that came up."""
+    """The sampled token of one row: an id, NOT_FINITE or NO_TOKEN; or the exception that was raised."""
 
     id: int
     logprob: float
@@ -41,11 +42,11 @@ class SampledToken:
 def sample_rows(
     logits: Tensor, speaking: Mapping[int, RequestTicket], barred: Tensor
 ) -> tuple[Tensor, dict[int, SampledToken]]:
-    """The ids (rows,) where the logits are, and the pick of every row that speaks."""
+    """The sampled ids (rows,), on the device of the logits, and the SampledToken of every running row."""
     ids, problems = choose_rows(logits, speaking, barred)
     logs = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
     best = {row: logs[row].topk(one.asked.logprobs) for row, one in speaking.items() if one.asked.logprobs}
-    exact = torch.float32 if logits.device.type == "mps" else torch.float64  # holds every id as well
+    exact = torch.float32 if logits.device.type == "mps" else torch.float64  # represents every id exactly
     said = [ids, logs.gather(1, ids.clamp(min=0)[:, None])[:, 0], *(side for pair in best.values() for side in pair)]
     numbers = torch.cat([side.to(exact) for side in said]).tolist()
     told, place = {}, 2 * len(ids)
@@ -61,7 +62,7 @@ def sample_rows(
 def choose_rows(
     logits: Tensor, speaking: Mapping[int, RequestTicket], barred: Tensor
 ) -> tuple[Tensor, dict[int, Exception]]:
-    """The ids (rows,), and what went wrong in which row: the others go on."""
+    """The sampled ids (rows,), and the exceptions by row: an error in one row does not stop the others."""
     ids, problems = greedy_tokens(logits, barred), dict[int, Exception]()
     for row, one in speaking.items():
         if one.chooser.is_greedy:
@@ -74,7 +75,7 @@ def choose_rows(
 
 
 class Scheduler:
-    """Everything that is in a slot. Only the line is shared with other threads, which has a lock."""
+    """Scheduler of all requests in slots. Only the queue is shared with other threads, and it has a lock."""
 
     def __init__(
         self, line: RequestQueue, slots: CacheSlots, nursery: ChunkedPrefill, barred: Tensor, ends: frozenset[int]
@@ -82,9 +83,9 @@ class Scheduler:
         self.line, self.slots, self.nursery, self.barred, self.ends = line, slots, nursery, barred, ends
         self.reading: deque[PrefillTask] = deque()
         self.running: dict[int, RequestTicket] = {}  # by row
-        self.rows: dict[RequestTicket, int] = {}  # of those reading and those running
+        self.rows: dict[RequestTicket, int] = {}  # of requests in prefill and running
         self.made, self.copied, self.count = 0, 0, 0
-        self.broken = False  # the model itself has failed, and its slots are not touched again
+        self.broken = False  # the model itself has failed: its slots are not touched again
 
     def __call__(self) -> None:
         self.drop_cancelled()
@@ -100,7 +101,7 @@ class Scheduler:
                 self.notify(ticket, TokenEvent(None, reason="cancelled"))
 
     def admit(self) -> None:
-        """The first waiting requests take the free slots."""
+        """Give the free slots to the first waiting requests."""
         while self.slots.free and (ticket := self.line.pop()) is not None:
             row = self.rows[ticket] = self.slots.take()
             if ticket.most:
@@ -109,7 +110,7 @@ class Scheduler:
                 self.notify(ticket, TokenEvent(None, reason="length"))
 
     def read(self) -> None:
-        """One piece of the prompt whose turn it is; short ones come in together, as long as they make one piece."""
+        """Prefill one chunk of the next prompt; several short prompts share a step if together they fit one chunk."""
         before, first = self.nursery.tokens, True
         while self.reading and (first or self.nursery.tokens - before + self.reading[0].next <= self.nursery.chunk):
             self.piece(self.reading.popleft())
@@ -119,7 +120,7 @@ class Scheduler:
         known = one.ticket.cached
         try:
             logits = self.nursery.read(one)
-        except Exception as problem:  # the other requests have no part in it
+        except Exception as problem:  # the other requests are not affected
             self.nursery.forget(one)
             return self.fail(one.ticket, problem)
         self.copied += one.ticket.cached - known
@@ -131,7 +132,7 @@ class Scheduler:
             self.running[one.row] = one.ticket
 
     def decode(self) -> None:
-        """Every text says a token; those that go on are fed it."""
+        """Sample a token for every running row; feed it to the rows that continue."""
         if not self.running:
             return
         ids, said = sample_rows(self.slots.logits, self.running, self.barred)
@@ -141,10 +142,10 @@ class Scheduler:
             self.slots.feed(ids)
 
     def emit(self, ticket: RequestTicket, pick: SampledToken) -> None:
-        """Tell the token of a row to its listener."""
+        """Report the sampled token of a row to its listener."""
         if pick.problem is not None or pick.id == NOT_FINITE:
             return self.fail(ticket, pick.problem or config.RunError(DAMAGED_LOGITS))
-        if pick.id == NO_TOKEN:  # a rule has come to its end, and there is no token to say so
+        if pick.id == NO_TOKEN:  # the constraint allows nothing more, and there is no end token
             return self.notify(ticket, TokenEvent(None, reason="eos"))
         try:
             ticket.chooser.update([pick.id])
@@ -160,9 +161,10 @@ class Scheduler:
         self.notify(ticket, TokenEvent(None, reason="error", problem=error_sentence(problem)))
 
     def notify(self, ticket: RequestTicket, event: TokenEvent) -> None:
-        """Let it hear; and let it go if that was the last, or enough, or if it cannot hear.
+        """Call the listener with an event; release the request after the last event, a stop, or an error of the
+        listener.
 
-        With the last event the slot is free before it is heard: a client that has its answer is not counted as running.
+        The slot is freed before the last event: a client that has its response is not counted as running.
         """
         if event.reason is not None:
             self.free_slot(ticket)
@@ -176,14 +178,14 @@ class Scheduler:
             self.release(ticket, event.reason)
 
     def release(self, ticket: RequestTicket, reason: str) -> None:
-        """Free what it had, at once."""
+        """Free the slot of a request and mark it finished."""
         self.free_slot(ticket)
         self.line.release(ticket)
         ticket.reason = reason
         ticket.finished.set()
 
     def free_slot(self, ticket: RequestTicket) -> None:
-        """Give the row of a request back, if it has one still."""
+        """Free the slot of a request, if it has one."""
         row = self.rows.pop(ticket, None)
         if row is not None and not self.broken:
             self.running.pop(row, None)

@@ -1,18 +1,18 @@
 """Cache slots: texts of different lengths side by side in one KV cache, one row each.
 
     row 0   T h e   c a t   s a t ▮          running: its next token goes to ▮
-    row 1   O n c e   u p ░                  its prompt is being read: what the step writes at ░ is written over
-    row 2   ░                                free: so is this
+    row 1   O n c e   u p ░                  in prefill: what the step writes at ░ is overwritten
+    row 2   ░                                free: overwritten as well
             └────────── capacity ──────────┘
 
-A step always computes all rows, free ones included, with one token each. So its shapes never change, and the bits of a
-row do not depend on the other rows.
+A step always computes all rows, free ones included, with one token each. So its shapes never change, and the results of
+a row do not depend on the other rows.
 
-That they do not depend on the row either is not for granted. A product of matrices works on several rows at a time, and
-the few left at the end may be rounded in another way: with MKL, of 5, 6 or 7 rows some differ, of 4 or 8 none. And
-torch's fused attention gives each thread a buffer of its own; by where that lies in memory, MKL adds up in another
-order, so the rows of the second thread differ from those of the first. Our own kernel (`regard.native`) has one order.
-So a step is tried at the start, and has as many rows as it takes for all to give the same.
+They could still depend on the index of the row. A matrix product works on several rows at a time, and the few left at
+the end may be rounded differently: with MKL some of 5, 6 or 7 rows differ, none of 4 or 8. And torch's fused attention
+gives each thread a buffer of its own; MKL's order of summation depends on its address, so the rows of the second thread
+differ from those of the first. Our own kernel (`regard.native`) has one order. So a trial step at the start finds a
+number of rows for which all give the same bits.
 """
 
 import warnings
@@ -28,11 +28,12 @@ from regard.generation.session import inference_mode
 from regard.native.library import load_library
 
 Forward = Callable[[Tensor, KVCache], Tensor]  # ids (B, N) -> logits (B, V) after the last
-TILES = (4, 8, 16)  # rows that products take at a time
+TILES = (4, 8, 16)  # rows that matrix products take at a time
 
 
 class CacheSlots:
-    """The rows of one cache. `filled` counts what each holds; those that are `running` say a token a step."""
+    """The slots of an engine: the rows of one cache. `filled` counts the tokens of each; `running` rows decode a token
+    a step."""
 
     def __init__(self, model: Transformer, forward: Forward, count: int, capacity: int) -> None:
         self.model, self.forward, self.count, self.capacity = model, forward, count, capacity
@@ -40,16 +41,16 @@ class CacheSlots:
         self.rows, device = len(self.cache.length), self.cache.length.device
         self.filled, self.free, self.running = [0] * count, list(range(count)), set[int]()
         self.live = torch.zeros(self.rows, dtype=torch.bool, device=device)  # True for those that are running
-        self.rest = torch.zeros(self.rows, dtype=torch.long, device=device)  # where rows that are not live write
-        self.logits = torch.empty(0)  # (rows, V) after the newest token of each; a request that joins brings its own
+        self.rest = torch.zeros(self.rows, dtype=torch.long, device=device)  # the slot that the other rows write to
+        self.logits = torch.empty(0)  # (rows, V) after the newest token of each; `join` sets those of a new row
 
     def take(self) -> int:
-        """A free row, the first one: rows of the same place do the same work."""
+        """Take the first free row: the same requests in the same order get the same rows."""
         self.free.sort()
         return self.free.pop(0)
 
     def copy(self, row: int, nursery: KVCache, start: int, end: int) -> None:
-        """A piece of a prompt that was read elsewhere."""
+        """Copy a chunk of a prompt from the prefill row."""
         for mine, read in zip(
             row_tensors(self.cache, row, start, end), row_tensors(nursery, 0, start, end), strict=True
         ):
@@ -58,7 +59,7 @@ class CacheSlots:
         self.rest[row] = end
 
     def join(self, row: int, nursery: KVCache, logits: Tensor) -> None:
-        """The whole prompt was copied: from now on the row takes part. `logits` (1, V) are those after its end."""
+        """Start decoding in a row whose prompt is complete. `logits` (1, V) are those after its last token."""
         cache = self.cache
         for mine, read in ((cache.order, nursery.order), (cache.real, nursery.real), (cache.length, nursery.length)):
             mine[row].copy_(read[0])
@@ -69,7 +70,7 @@ class CacheSlots:
         self.running.add(row)
 
     def feed(self, ids: Tensor) -> None:  # (rows,)
-        """One more token in every live row; the others are fed as well, and forget it."""
+        """Feed one token to every live row; the others compute one as well, which is overwritten."""
         cache = self.cache
         cache.length.copy_(torch.where(self.live, cache.length, self.rest))
         cache.next.copy_(cache.length)  # no row has padding
@@ -81,7 +82,7 @@ class CacheSlots:
             self.filled[row] += 1
 
     def leave(self, row: int) -> None:
-        """Free again, and clean: not even a weight of zero would make a NaN harmless to the next one."""
+        """Free a row and zero it: attention weights of zero would not hide a NaN from the next request."""
         clear_row(self.cache, row, min(self.filled[row] + 1, self.capacity))
         self.live[row], self.rest[row], self.filled[row] = False, 0, 0
         self.running.discard(row)
@@ -89,7 +90,7 @@ class CacheSlots:
 
 
 def row_tensors(cache: KVCache, row: int, start: int, end: int) -> list[Tensor]:
-    """Views of what a row remembers of its tokens from `start` to `end`; a state is whole, it sums up all before."""
+    """Views of a row's tensors for the tokens from `start` to `end`; a recurrent state is whole."""
     return [
         table[row, :, start:end] if isinstance(entry, LayerKV) else table[row]
         for entry in cache.entries
@@ -98,12 +99,12 @@ def row_tensors(cache: KVCache, row: int, start: int, end: int) -> list[Tensor]:
 
 
 def row_states(cache: KVCache, row: int) -> list[Tensor]:
-    """Views of a row's states alone: what cannot be found again among keys and values."""
+    """Views of a row's recurrent states, which are not among keys and values."""
     return [table[row] for entry in cache.entries if not isinstance(entry, LayerKV) for table in entry.tables()]
 
 
 def clear_row(cache: KVCache, row: int, end: int) -> None:
-    """No keys and values up to `end`, and no token is there."""
+    """Zero the keys and values of a row up to `end`, and mark all its tokens as absent."""
     for table in (table for entry in cache.entries if isinstance(entry, LayerKV) for table in entry.tables()):
         table[row, :, :end].zero_()
     cache.real[row].zero_()
@@ -116,9 +117,9 @@ def clear_row(cache: KVCache, row: int, end: int) -> None:
 def uniform_cache(
     model: Transformer, forward: Forward, count: int, capacity: int
 ) -> tuple[KVCache, DecodeGraph | None]:
-    """An empty cache of `count` rows or a few more, so that a token gives the same bits in every one of them, and the
-    step over it where that can be captured."""
-    load_library()  # attention whose sums do not depend on the thread; loaded now, it stays
+    """An empty cache of `count` rows or a few more, in which every row gives the same bits, with its captured decode
+    step if it can be captured."""
+    load_library()  # attention with the same order of summation in every thread; loaded now, it stays
     for rows in dict.fromkeys([count, *(-(-count // tile) * tile for tile in TILES)]):
         cache = model.cache(rows, capacity)
         with inference_mode(list(model.modules())):
@@ -136,7 +137,8 @@ def uniform_cache(
 
 
 def rows_agree(forward: Forward, cache: KVCache, vocab: int, step: DecodeGraph | None = None) -> bool:
-    """Whether all rows answer the same to the same token, behind the same past of several lengths."""
+    """Whether all rows give the same logits for the same token, after the same random keys and values of several
+    lengths."""
     dice, every = torch.Generator().manual_seed(0), torch.arange(cache.capacity, device=cache.order.device)
     for table in (table for entry in cache.entries if isinstance(entry, LayerKV) for table in entry.tables()):
         table.copy_(torch.randn(table.shape[1:], generator=dice))
@@ -148,7 +150,7 @@ def rows_agree(forward: Forward, cache: KVCache, vocab: int, step: DecodeGraph |
         cache.used = length
         ids = torch.full_like(cache.length, length % vocab)[:, None]
         logits = forward(ids, cache) if step is None else step.replay(ids)
-        logits = logits.nan_to_num()  # a NaN in one row is one in all rows
+        logits = logits.nan_to_num()  # a NaN at the same place in all rows counts as equal
         if not torch.equal(logits, logits[:1].expand_as(logits)):
             return False
     return True

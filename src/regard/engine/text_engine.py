@@ -1,9 +1,9 @@
 """TextEngine: the engine with strings in and streamed completion chunks out: stop strings, logprobs and usage.
 
-    ask ──► ids ──► engine ── a token ──► detokenizer, stop strings ── text that has become certain ──► hear
+    prompt ──► ids ──► engine ── a token ──► detokenizer, stop strings ── final text ──► listener
 
-A chunk has text and the tokens since the last one; half a character, or what may become a stop string, waits. All
-chunks of a text together are the text that `model.complete` gives for the same prompt.
+A chunk has the new text and its tokens; part of a character, or of a possible stop string, is held back. The chunks of
+a request together are the text that `model.complete` gives for the same prompt.
 """
 
 import time
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TokenLogprob:
-    """A token, what it adds to a text, its log-probability, and the likeliest ones in its place."""
+    """A token, its bytes in the text, its log-probability, and the most probable alternatives."""
 
     id: int
     text: str
@@ -40,7 +40,7 @@ class TokenLogprob:
 
 @dataclass(frozen=True)
 class TokenUsage:
-    """Tokens of the prompt, how many of them had been read before, and those that were made."""
+    """Token usage: the prompt, how many of its tokens came from the prefix cache, and the generated tokens."""
 
     prompt: int
     cached: int
@@ -49,14 +49,14 @@ class TokenUsage:
 
 @dataclass(frozen=True)
 class CompletionChunk:
-    """Text as it becomes certain. The last piece has a reason, `length`, `eos`, `stop`, `cancelled` or `error`, and the
+    """A chunk of completion text. The last one has a reason, `length`, `eos`, `stop`, `cancelled` or `error`, and the
     usage."""
 
     text: str
     tokens: tuple[TokenLogprob, ...]
     reason: str | None = None
     usage: TokenUsage | None = None
-    problem: str | None = None  # what went wrong, in a sentence
+    problem: str | None = None  # the error, in a sentence
 
 
 class TextEngine:
@@ -69,9 +69,10 @@ class TextEngine:
         self, prompt: str | Sequence[int], hear: Callable[[CompletionChunk], None], *, logprobs: int = 0,
         rule: TokenConstraint | None = None, **settings: Any,
     ) -> RequestTicket:  # fmt: skip
-        """What comes after a text or ids, by the settings of `config.SamplingParams`; `hear` is called by the engine.
+        """Queue a prompt, text or ids, with the settings of `config.SamplingParams`; `hear` gets the chunks in the
+        engine's thread.
 
-        A `rule` is that of these settings (`constraint`), compiled once for several texts.
+        A `rule` is the compiled constraint of these settings (`constraint`), shared by several requests.
         """
         settings = canonical_settings(settings)
         self.engine.admit()  # before anything is encoded or compiled
@@ -83,14 +84,14 @@ class TextEngine:
         return self.engine.submit(asked, ChunkListener(self, StopStringFilter(tokenizer, ids, c.stop), len(ids), hear))
 
     def constraint(self, settings: dict[str, Any]) -> TokenConstraint | None:
-        """The compiled regex or schema of some settings; None where there is none."""
+        """The compiled regex or JSON schema of the settings; None without one."""
         settings = canonical_settings(settings)
         forms = {name: settings[name] for name in ("regex", "json_schema") if settings.get(name) is not None}
         found = self.model.constraints(sampling_params(forms), 1) if forms else []
         return found[0] if found else None
 
     def complete(self, prompts: Sequence[str], **settings: Any) -> list[Completion]:
-        """All of these: by the engine's thread, or step by step here if it has none."""
+        """Complete all prompts: in the engine's thread, or by steps in this one if the engine has none."""
         heard = [ChunkCollector(prompt) for prompt in prompts]
         here: deque[RequestTicket] = deque()
         for one in heard:
@@ -100,7 +101,7 @@ class TextEngine:
                     break
                 except QueueFull:
                     if not here:
-                        raise  # others fill the engine
+                        raise  # other callers fill the engine
                     self.finish(here.popleft())
             one.seed = here[-1].seed
         for ticket in here:
@@ -115,7 +116,7 @@ class TextEngine:
     def resolve_settings(
         self, prompt: str | Sequence[int], settings: dict[str, Any]
     ) -> "tuple[Tokenizer, list[int], SamplingParams]":
-        """The tokenizer of what comes after a prompt, the prompt as it is read, and how to choose."""
+        """The output tokenizer, the prompt ids, and the sampling params of a request."""
         model = self.model
         if is_beam_search(settings):
             raise ConfigError("num_beams: the texts of an engine are made token by token; use model.complete")
@@ -141,7 +142,7 @@ class TextEngine:
 
     @cached_property
     def spelling(self) -> list[bytes]:
-        """What each token adds inside a text; where that depends on its neighbours, what it is alone."""
+        """The bytes of each token inside a text; where they depend on its neighbours, those of the token alone."""
         from regard.text.token_bytes import token_bytes_in_context
 
         every = range(len(self.tokenizer))
@@ -154,7 +155,7 @@ class TextEngine:
 
 
 class ChunkListener:
-    """Makes pieces of what an engine tells of one text."""
+    """Turns the token events of one request into completion chunks."""
 
     def __init__(
         self, answers: TextEngine, voice: StopStringFilter, prompt: int, hear: Callable[[CompletionChunk], None]
@@ -164,7 +165,7 @@ class ChunkListener:
         self.made = 0
 
     def __call__(self, event: TokenEvent) -> bool:
-        """True when the text is over."""
+        """Handle a token event; True when the text has ended."""
         if event.id is not None:
             self.tokens.append(self.answers.token(event.id, event.logprob, event.others))
             self.made += 1
@@ -177,7 +178,7 @@ class ChunkListener:
         return reason is not None
 
     def text(self, event: TokenEvent) -> str:
-        """What has become certain by this. Of a text that was broken off, what was held back stays so."""
+        """The text that becomes final by this event. What was held back of an interrupted text is dropped."""
         text = "" if event.id is None or event.reason == "eos" else self.voice.append(self.voice.stream.put(event.id))
         if not self.voice.stopped and event.reason in ("eos", "length"):
             text += self.voice.finish("eos" if event.reason == "eos" else "length", 0.0)
@@ -185,7 +186,7 @@ class ChunkListener:
 
 
 class ChunkCollector:
-    """The pieces of one text, put together."""
+    """Collects the chunks of one request into a Completion."""
 
     def __init__(self, prompt: str) -> None:
         self.prompt, self.seed, self.began, self.ended = prompt, 0, time.perf_counter(), 0.0

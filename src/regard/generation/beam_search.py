@@ -1,13 +1,13 @@
-"""Beam search: the likeliest partial texts grow in parallel, and the best finished ones are returned.
+"""Beam search: the most probable partial texts are extended in parallel, and the best finished ones are returned.
 
-    beams ── the model ──► log p of every next token ── + log p so far ──► the likeliest candidates
+    beams ── the model ──► log p of every next token ── + log p so far ──► the C best candidates
       ▲                                                                         │           │
-      └─── the best unfinished, each with the cache of the beam it grew from ◄──┘           └──► finished: by score
+      └─── the best unfinished, each with the cache of its parent beam ◄────────┘           └──► finished: by score
 
-    score = log p(text) / length^penalty        as `transformers` has it; GNMT divides by ((5 + length)/6)^penalty
+    score = log p(text) / length^penalty        as in `transformers`; GNMT divides by ((5 + length)/6)^penalty
 
-All beams of all texts are rows of one cache. A prompt and a source are read once for a text, then shared by its
-beams. What is found for a text does not depend on the others in the batch. W is beams, C candidates, L new tokens.
+All beams of all texts are rows of one cache. The prompt and the source of a text are prefilled once and shared by its
+beams. The result for a text does not depend on the others in the batch. W is beams, C candidates, L new tokens.
 """
 
 import math
@@ -38,13 +38,13 @@ from regard.models.heads import last_token_logits
 from regard.native.library import copy_slots, is_loaded, is_readable, logsumexp_rows, topk_rows
 from regard.native.quantize import linear_into
 
-BLOCK = 64  # numbers of a column, where the largest of a long row are looked for
-ROOM = 32  # slots of a cache come in such steps: few sizes, so few graphs
+BLOCK = 64  # rows into which `largest_columns` folds a long row of logits
+ROOM = 32  # the capacity of a cache is a multiple of it: few sizes, so few graphs
 
 
 @dataclass(frozen=True)
 class BeamHypothesis:
-    """A text that a search found: all tokens chosen, the end token included, and its score."""
+    """A finished beam: all its token ids, the end token included, and its score."""
 
     ids: tuple[int, ...]
     score: float
@@ -52,9 +52,9 @@ class BeamHypothesis:
 
 @dataclass(frozen=True)
 class BeamStep:
-    """One step of a search: candidates (B, C), the likeliest first, and which W of them go on.
+    """One step of beam search: the candidates (B, C), the most probable first, and the indices of the W that continue.
 
-    `logs` their log p, `rows` the beams that they grew from, `ids` their new tokens, `over` those that end here.
+    `logs` is their log p, `rows` their parent beams, `ids` their new tokens; `over` marks those that end here.
     """
 
     logs: Tensor
@@ -72,9 +72,9 @@ def beam_search(
     max_new_tokens: Sequence[int] | None = None, source: Tensor | None = None, source_real: Tensor | None = None,
     look: Look | None = None,
 ) -> list[list[BeamHypothesis]]:  # fmt: skip
-    """The `c.num_return_sequences` best continuations of each text, the best first; fewer where fewer can be said.
+    """The `c.num_return_sequences` best continuations of each text, the best first; fewer where fewer exist.
 
-    `max_new_tokens` are those of each text, where they differ. `look` is called with the candidates of each step.
+    `max_new_tokens` sets the limit of each text, where they differ. `look` is called with the candidates of each step.
     """
     most = max_new_tokens or [c.max_new_tokens] * len(texts)
     check_prompts(model, texts)
@@ -92,7 +92,7 @@ def beam_search(
         together = (
             is_loaded() and isinstance(model.trunk, Trunk) and device.type == "cpu" and logits.dtype == torch.float32
         )
-        cache = expand_cache(model, cache, rows, room, apart=not together)  # in C beams of a text read one source
+        cache = expand_cache(model, cache, rows, room, apart=not together)  # the native kernels share one source
         beams = BeamSearch(c, torch.tensor(most, device=device), barred_tokens(model, limits).to(device), limits, texts)
         while beams.step(logits, look):
             reorder_cache(cache, beams.rows, longest, beams.alike)
@@ -104,35 +104,35 @@ def beam_search(
 
 
 class BeamSearch:
-    """The beginnings of B texts that go on, W of each, and the W best of each that have ended.
+    """Beam search state of B texts: W unfinished beams of each, and its W best finished ones.
 
-    A score of -inf means that there is none: at first each text has one beginning, and nothing has ended.
+    A score of -inf marks an empty place: at first each text has one beam, and nothing is finished.
     """
 
     def __init__(
         self, c: BeamSearchParams, most: Tensor, barred: Tensor, limits: GenerationLimits, texts: list[list[int]]
     ) -> None:
         self.c, self.most, self.limits = c, most, limits  # most (B,)
-        self.shut, self.lasts = barred.nonzero()[:, 0], set(most.tolist())  # ids from barred (V,)
+        self.shut, self.lasts = barred.nonzero()[:, 0], set(most.tolist())  # ids barred in (V,)
         self.prompts = pad_left(texts, most.device)  # (B, P)
         self.added = bias_vector(c.logit_bias, len(barred)).to(most.device) if c.logit_bias else None  # (V,)
         self.unfit = torch.tensor(sorted(limits.begin), dtype=torch.long, device=most.device)  # not the first token
         said = sorted(id for id in limits.ends if id < len(barred))
         self.ends = torch.tensor(said, dtype=torch.long, device=most.device)
         shape, kind = (len(most), c.num_beams), torch.float32 if most.device.type == "mps" else torch.float64
-        self.logs = torch.full(shape, -torch.inf, dtype=kind, device=most.device)  # (B, W) log p of the beginnings
+        self.logs = torch.full(shape, -torch.inf, dtype=kind, device=most.device)  # (B, W) log p of the beams
         self.logs[:, 0] = 0
         self.said = torch.zeros(*shape, int(most.max()), dtype=torch.long, device=most.device)  # (B, W, L)
         self.scores, self.ended = torch.full_like(self.logs, -torch.inf), torch.zeros_like(self.said)
-        self.lengths = torch.zeros_like(self.logs, dtype=torch.long)  # (B, W) tokens of the ended
-        self.open = torch.ones_like(most, dtype=torch.bool)  # (B,) may something better still end?
-        self.sound = torch.ones((), dtype=torch.bool, device=most.device)  # are the logits numbers?
+        self.lengths = torch.zeros_like(self.logs, dtype=torch.long)  # (B, W) tokens of the finished
+        self.open = torch.ones_like(most, dtype=torch.bool)  # (B,) can a better hypothesis still finish?
+        self.sound = torch.ones((), dtype=torch.bool, device=most.device)  # are all logits finite?
         self.made = 0
-        self.rows, self.last = torch.empty(0), torch.empty(0)  # (B·W,) where each beam grew from; (B·W, 1) its new id
-        self.alike = torch.empty(0)  # (B·W,) its first new tokens that it shares with the beam that stood there before
+        self.rows, self.last = torch.empty(0), torch.empty(0)  # the parent of each beam; (B·W, 1) its new id
+        self.alike = torch.empty(0)  # new tokens in common with the beam that had this row before
 
     def step(self, logits: Tensor, look: Look | None = None) -> bool:  # (B·W, V), or (B, V) after the prompts
-        """Every beginning grows by its likeliest tokens; False when all searches are over."""
+        """Extend every beam by its most probable tokens; False when all searches are over."""
         logs, rows, ids = self.candidates(logits)
         said = gather_beams(self.said, rows)
         said[:, :, self.made] = ids
@@ -147,16 +147,16 @@ class BeamSearch:
         first = torch.arange(len(rows), device=rows.device)[:, None] * self.c.num_beams
         self.rows, self.last = (first + rows).flatten(), ids.gather(1, chosen).flatten()[:, None]
         self.open &= self.hopeful()
-        going, sound = torch.stack([self.open.any(), self.sound]).tolist()  # the one wait a step
+        going, sound = torch.stack([self.open.any(), self.sound]).tolist()  # the one device synchronisation of a step
         if not sound:
             raise config.RunError(DAMAGED_LOGITS)
         return bool(going)
 
     def candidates(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The likeliest longer beginnings: log p, the beam each grew from and its new id, (B, C) each, best first.
+        """The C most probable extensions of each text: log p, parent beam and new id, (B, C) each, the best first.
 
-        There are so many that enough can go on even if every beam could end with each of the end tokens. None of them
-        is worse than the C likeliest of its own beam, so only those are compared.
+        C is large enough that W can continue even if every beam could end with each of the end tokens. Only the C best
+        extensions of each beam are compared, since no other can be among the C best of the text.
         """
         texts, count = len(self.most), max(2, 1 + len(self.ends)) * self.c.num_beams
         logits, total = self.sayable(logits)
@@ -164,7 +164,7 @@ class BeamSearch:
         logs = (best.to(self.logs.dtype) - total).unflatten(0, (texts, -1))
         if (
             self.c.no_repeat_ngram_size is not None and self.made
-        ):  # a beginning that nothing may follow has ended as it is
+        ):  # a beam that no token may follow is finished as it is
             self.keep(self.logs, self.said, logs[..., 0] == -torch.inf)
         every = self.logs[..., None] + logs  # (B, W, C)  #: S108
         ids = ids.unflatten(0, (texts, -1)).expand_as(every).flatten(1)
@@ -172,7 +172,7 @@ class BeamSearch:
         return logs, places // every.shape[2], ids.gather(1, places)
 
     def sayable(self, logits: Tensor) -> tuple[Tensor, Tensor]:  # (B·W, V), or (B, V) after the prompts
-        """What may be said, and what log p is less than that: a table of a large vocabulary is not written twice."""
+        """Logits with barred tokens at -inf, and what to subtract for log p: (B·W, V) is not written twice."""
         total = logsumexp_rows(logits)
         self.sound &= total.isfinite().all()
         if self.c.repetition_penalty != 1 or self.c.no_repeat_ngram_size is not None or self.added is not None:
@@ -185,7 +185,7 @@ class BeamSearch:
         return self.force_tokens(logits, total.to(self.logs.dtype))
 
     def adjust_log_probs(self, logs: Tensor) -> Tensor:  # (B·W, V), or (B, V) after the prompts
-        """What is likelier or dearer by the settings: log p changes, not the logits, as `transformers` has it."""
+        """Apply the bias and the penalties to log p, not to the logits, as `transformers` does in beam search."""
         logs = logs if self.added is None else logs + self.added
         alive = len(logs) // len(self.most)
         prompts = self.prompts[:, None].expand(-1, alive, -1)
@@ -197,7 +197,7 @@ class BeamSearch:
         return logs
 
     def force_tokens(self, logits: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
-        """A text that must begin with a certain token does, and one that is cut short ends with a certain one."""
+        """Force the first token of a text, and the last one at its token limit, where the limits name one."""
         first, last = self.limits.first, self.limits.last
         if first is not None and self.made == 0:
             return force_token(logits, first), torch.zeros_like(total)
@@ -207,7 +207,7 @@ class BeamSearch:
         return torch.where(full, force_token(logits, last), logits), total.masked_fill(full, 0)
 
     def keep(self, logs: Tensor, texts: Tensor, over: Tensor) -> None:
-        """Candidates that end here and are among the W likeliest join the ended; the W best by score stay."""
+        """Add the candidates that end here, of the W most probable, to the finished; keep the W best by score."""
         ending = over & self.open[:, None]
         ending[:, self.c.num_beams :] = False
         scores = (logs / self.made**self.c.length_penalty).masked_fill(~ending, -torch.inf)
@@ -217,7 +217,7 @@ class BeamSearch:
         self.lengths = torch.cat([self.lengths, lengths], 1).gather(1, best)
 
     def hopeful(self) -> Tensor:  # (B,)
-        """Which searches go on: those that lack ended texts, and those whose likeliest beginning may beat the worst."""
+        """Which searches continue: those with too few finished texts, or whose best beam may still be better."""
         worst, alive = self.scores.amin(1), self.logs[:, 0] > -torch.inf
         if self.c.early_stopping is True:
             return alive & worst.isinf()
@@ -233,10 +233,10 @@ class BeamSearch:
 
 
 def largest_columns(table: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The largest numbers of each row, (R, count), and their places: those of the few columns that reach highest.
+    """The `count` largest numbers of each row, (R, count), and their places: a faster top-k over a large vocabulary.
 
-    A row is laid out as BLOCK rows of columns; each of the largest is in one of the highest columns. In C a
-    row is read once, and the best so far are kept in order, if they are few.
+    A row is folded into BLOCK rows of columns; each of the largest numbers is in one of the columns with the highest
+    maxima, so only those are searched. The native kernel reads a row once and keeps a short sorted list instead.
     """
     if is_readable(table) and count <= BLOCK:
         return topk_rows(table, count)
@@ -252,12 +252,12 @@ def largest_columns(table: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def force_token(logs: Tensor, id: int) -> Tensor:
-    """One token and no other, for certain: as `transformers` has it, it costs nothing."""
+    """Logits that allow one token alone, with log p 0, as in `transformers`."""
     return torch.full_like(logs, -torch.inf).index_fill(1, torch.tensor([id], device=logs.device), 0.0)
 
 
 def gather_beams(table: Tensor, rows: Tensor) -> Tensor:
-    """Some beams of each text, in this order: (B, W, L) and (B, C) -> (B, C, L)."""
+    """Select beams of each text, in this order: (B, W, L) and (B, C) -> (B, C, L)."""
     return table.take_along_dim(rows[..., None], 1)
 
 
@@ -270,10 +270,10 @@ def cache_capacity(need: int, most: int | None) -> int:
 
 
 def reorder_cache(cache: KVCache, rows: Tensor, start: int, alike: Tensor) -> None:
-    """Each beam takes over the keys and values of the one it grew from, or its whole state, where a layer has one.
+    """Copy the keys and values of each beam's parent into its row, or the whole state of a recurrent layer.
 
-    From `start` on, since a prompt is shared, and behind the first tokens that both have `alike`: beams of a text grew
-    from one not long ago.
+    Slots before `start` hold the prompt, which the beams share, and the first `alike` new tokens are equal in both
+    rows: the beams of a text have a recent common ancestor.
     """
     for entry in cache.entries:
         for table in entry.tables():

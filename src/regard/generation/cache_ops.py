@@ -1,4 +1,4 @@
-"""KV cache rows copied into another cache, for beams or for texts that branch; and the size of a cache in bytes."""
+"""KV cache operations: copying rows into another cache, for beams or branches of a session; and its size in bytes."""
 
 from dataclasses import fields, replace
 from typing import Any
@@ -11,10 +11,10 @@ from regard.core.tokens import Tokens
 
 
 def expand_cache(model: Transformer, cache: KVCache, rows: Tensor, capacity: int, apart: bool = True) -> KVCache:
-    """A cache, as large or larger, whose row i remembers what row rows[i] of this one does, the source included.
+    """A cache of this capacity or larger whose row i is a copy of row rows[i], the memory of the encoder included.
 
-    Rows that are not `apart` are so many beams of each text, one after the other: what was made of a source is theirs
-    together, since they never part from it.
+    Where rows are not `apart`, they are consecutive beams of each text: the keys and values of the source stay one row
+    for each text, since beams of a text share its source.
     """
     wide = model.cache(len(rows), capacity)
     for entry, narrow in zip(wide.entries, cache.entries, strict=True):
@@ -32,12 +32,12 @@ def expand_cache(model: Transformer, cache: KVCache, rows: Tensor, capacity: int
 
 
 def select_rows(tokens: Tokens, rows: Tensor) -> Tokens:
-    """Some rows of Tokens, of every table that they carry."""
+    """Select rows of Tokens, in every tensor field."""
     every = {field.name: getattr(tokens, field.name) for field in fields(tokens)}
     tables: dict[str, Any] = {name: table[rows] for name, table in every.items() if isinstance(table, Tensor)}
     return replace(tokens, **tables)
 
 
 def cache_bytes(cache: KVCache) -> int:
-    """Bytes."""
+    """Bytes of all tensors of a cache."""
     return sum(table.nbytes for table in cache.tables())

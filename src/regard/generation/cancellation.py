@@ -1,12 +1,12 @@
-"""Cancellation: a token that one thread sets and another checks between two steps, rows or batches of its work."""
+"""Cancellation: a token that one thread sets and another checks between the steps, rows or batches of its work."""
 
 
 class Cancelled(Exception):
-    """The result of this work is not wanted any more."""
+    """Raised by work that was cancelled: its result is no longer wanted."""
 
 
 class CancelToken:
-    """Set by the side that waits, from any thread and as often as it likes; checked by the side that works.
+    """A cancellation token: set by the waiting side, from any thread and any number of times; checked by the worker.
 
     >>> token = CancelToken()
     >>> token.check()
@@ -23,6 +23,6 @@ class CancelToken:
         self.is_cancelled = True
 
     def check(self) -> None:
-        """Raises Cancelled where that is so."""
+        """Raise Cancelled if the token is set."""
         if self.is_cancelled:
             raise Cancelled

@@ -1,8 +1,8 @@
-"""Conversation cache: a session takes over the KV cache of the one before it, as far as their texts begin alike.
+"""Conversation cache: a session reuses the KV cache of the previous one for the common prefix of their texts.
 
-read before    Hello , who are you ?   I am a model .
-to be read     Hello , who are you ?   I am a model .   Whose ?
-               └──────────── kept ─────────────────┘    └ read ┘
+in the cache   Hello , who are you ?   I am a model .
+new prompt     Hello , who are you ?   I am a model .   Whose ?
+               └──────────── kept ─────────────────┘    └ prefill ┘
 """
 
 from collections.abc import Sequence
@@ -17,30 +17,31 @@ from regard.models.heads import last_token_logits
 
 
 class ConversationCache:
-    """What a session of one row has read, for the next one."""
+    """The KV cache and the token ids of a session of one row, for the next session."""
 
     def __init__(self) -> None:
         self.cache: KVCache | None = None
         self.ids: list[int] = []
 
     def store(self, session: DecodeSession) -> None:
-        """The newest token of a session has been said and not read."""
+        """Keep the cache of a session; its newest token is not in it, since it was sampled and not fed."""
         self.cache, self.ids = session.cache, session.texts[0][: session.used]
 
     def forget(self) -> None:
         self.cache, self.ids = None, []
 
     def take(self, session: DecodeSession) -> int:
-        """Let a session that has read nothing go on from here; how many tokens it need not read.
+        """Give the cache to a session that has no prefill yet; returns the number of tokens that need none.
 
-        While it reads, cache and ids do not match: a caller that is interrupted must call `ConversationCache.forget`.
+        During the prefill cache and ids do not match: a caller that is interrupted must call
+        `ConversationCache.forget`.
         """
         [text], cache = session.texts, self.cache
         if cache is None or not (cache.reach or len(text) <= cache.capacity):
             return 0
         if session.window is not None and len(text) > session.window:
             return 0
-        kept = common_prefix(self.ids, text[:-1])  # the last one is always read: what comes after it is wanted
+        kept = common_prefix(self.ids, text[:-1])  # the last token is always fed: its logits are needed
         new = torch.tensor([text[kept:]], device=session.device)
         with inference_mode(session.modules):
             if not self.give_back(cache, kept):
@@ -51,7 +52,7 @@ class ConversationCache:
         return kept
 
     def give_back(self, cache: KVCache, kept: int) -> bool:
-        """Forget what was read beyond the part kept; a ring has written over it, and a state sums it all up."""
+        """Truncate the cache to the kept prefix. False for a ring, which overwrites slots, or a recurrent state."""
         if kept == len(self.ids):
             return True
         if not kept or cache.reach:
@@ -64,5 +65,5 @@ class ConversationCache:
 
 
 def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many ids two texts have in common from the beginning."""
+    """The length of the common prefix of two sequences of ids."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))

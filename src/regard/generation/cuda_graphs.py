@@ -2,15 +2,15 @@
 
     ids (B, 1) ── the model, over one cache ──► logits (B, V) ── argmax ──┬──► said (B,)
         ▲                                                                │
-        └────────────────────────────────────────────────────────────────┘  so it can be replayed again and again
+        └────────────────────────────────────────────────────────────────┘  fed back, so a replay needs no input
 
-The kernels of a small step take longer to launch one by one from Python than to run; a graph is launched as a whole.
-A graph reads and writes the same memory at each replay, so it owns its cache, and a session borrows both. Blocks run
-in the fused kernels of `regard.gpu` where those support them.
+The kernels of a small step take longer to launch one by one from Python than to run; a graph is launched in one call. A
+graph reads and writes the same memory at each replay, so it owns its cache, and a session borrows both. Blocks run in
+the fused kernels of `regard.gpu` where these support them.
 
-Prefill is captured by shape. Prompts are of every length, and capturing one takes longer than reading it, so a shape is
-captured when it comes a second time, as the questions of a test do. With many tokens to read, launching is not what
-takes the time, and nothing would be gained.
+Prefill is captured by shape. Prompts have many lengths, and a capture takes longer than a prefill, so a shape is
+captured when it comes a second time, as in an evaluation with few-shot prompts. A long prefill is bound by its
+arithmetic, not by launches, and gains nothing.
 """
 
 import warnings
@@ -29,30 +29,30 @@ from regard.generation.logits_process import NOT_FINITE, greedy_tokens
 from regard.gpu import decode_step
 from regard.models.heads import last_token_logits
 
-# Fewer tokens to come are not worth a capture: it takes some 50 ms (124 M parameters, one H200), and a step that is
-# launched from Python 5 ms and more, of which a replay saves nearly all.
+# With fewer steps left a capture does not pay: it takes some 50 ms (124 M parameters, one H200), and a step that is
+# launched from Python takes 5 ms and more, of which a replay saves nearly all.
 MIN_STEPS = 16
-GRAPH_DEVICES = ["cuda"]  # elsewhere a step may be taken ahead as well, but nothing is gained
-MAX_IDLE_GRAPHS = 2  # graphs of a model that wait for the next session; each holds a cache, so they are few
-SHARE = 1 / 20  # of the GPU's memory: a larger cache is freed with its session
+GRAPH_DEVICES = ["cuda"]  # on others a step could run ahead as well, without a gain
+MAX_IDLE_GRAPHS = 2  # idle graphs of a model for the next session; each holds a cache, so they are few
+SHARE = 1 / 20  # of the GPU's memory: a graph with a larger cache is freed with its session
 
-FUSED = decode_step.FusedDecodeRunner()  # blocks in the kernels of `regard.gpu`, which also take the cache slots
+FUSED = decode_step.FusedDecodeRunner()  # blocks in the kernels of `regard.gpu`, which also write the cache slots
 UNCAPTURABLE: "weakref.WeakSet[nn.Module]" = weakref.WeakSet()  # models whose steps cannot be captured
 IDLE_GRAPHS: "weakref.WeakKeyDictionary[nn.Module, list[DecodeGraph]]" = weakref.WeakKeyDictionary()
 
 
 class DecodeGraph:
-    """The decode step of a model over one cache, captured when the prompts are in it.
+    """The decode step of a model over one cache, captured as a CUDA graph after the prefill.
 
     A graph holds addresses: it is valid as long as weights and cache stay in the same memory.
     """
 
     def __init__(self, model: Transformer, cache: KVCache) -> None:
         rows, device = len(cache.length), cache.length.device
-        make_contiguous(model)  # before the addresses are read, which it may change
+        make_contiguous(model)  # first: it may change the addresses that are read below
         self.cache, self.weights, self.readings = cache, weight_addresses(model), PrefillGraphs(cache)
-        # A replay reads these addresses, whatever lies there. Holding the parameters keeps their memory from being
-        # freed and used again when the model gets others; `take_idle_graph` drops such a graph.
+        # A replay reads these addresses whatever they hold. References to the parameters keep their memory from being
+        # freed and reused when the model gets others; `take_idle_graph` drops such a graph.
         self.kept = list(model.parameters())
         self.ids = torch.zeros(rows, 1, dtype=torch.long, device=device)
         vocab: Any = model.head.out_features
@@ -67,11 +67,10 @@ class DecodeGraph:
                 self.ready, self.graph = torch.cuda.Event(), self.record()
 
     def record(self) -> torch.cuda.CUDAGraph:
-        """Two steps that leave no trace in the cache: a warm-up, and the capture.
+        """Run two steps that leave no trace in the cache: a warm-up, and the capture.
 
-        What is set up at its first use (compiled kernels, workspaces of libraries) cannot be set up during a capture;
-        torch asks for the warm-up on a side stream. With `thread_local`, CUDA calls of other threads do not end the
-        capture.
+        Compiled kernels and library workspaces are set up at their first use, which a capture does not allow; torch
+        requires the warm-up on a side stream. With `thread_local`, CUDA calls of other threads do not end the capture.
         """
         graph, aside = torch.cuda.CUDAGraph(), torch.cuda.Stream()
         with restore_cache_after(self.cache):
@@ -86,17 +85,17 @@ class DecodeGraph:
     def compute(self) -> None:
         model = self.model()
         assert model is not None
-        runner = FUSED if type(model.trunk) is Trunk else None  # a trunk of another class keeps its own way
+        runner = FUSED if type(model.trunk) is Trunk else None  # a trunk of another class runs its own forward
         self.logits = last_token_logits(model, self.ids, decode_step.decode_linear, cache=self.cache, runner=runner)
         if decode_step.has_kernels(self.logits):
-            # writes `ids` as well, inside the graph: the next replay needs no number from the host
+            # the next replay needs no input from the host
             self.tokens = decode_step.greedy_token(self.logits, self.barred, self.ids, NOT_FINITE)
         else:
             self.tokens = greedy_tokens(self.logits, self.barred)
-            self.ids.copy_(self.tokens.clamp(min=0)[:, None])  # NOT_FINITE is negative, and no row of the embedding
+            self.ids.copy_(self.tokens.clamp(min=0)[:, None])  # NOT_FINITE is negative, not a row of the embedding
 
-    def replay(self, ids: Tensor | None = None) -> Tensor:  # (B, 1) -> (B, V), which the next one writes over
-        """One step: from these ids, or from those that the step before chose."""
+    def replay(self, ids: Tensor | None = None) -> Tensor:  # (B, 1) -> (B, V), overwritten by the next replay
+        """Run one decode step, on these ids or on those that the previous step chose."""
         if ids is not None:
             self.ids.copy_(ids)
         if self.graph is None:
@@ -108,16 +107,16 @@ class DecodeGraph:
         return self.logits
 
     def read(self, ids: Tensor, real: Tensor | None) -> Tensor:  # (B, N) -> (B, V)
-        """The logits after prompts, read into the cache, which is empty."""
+        """Prefill the empty cache with prompts; returns the logits after their last tokens."""
         model = self.model()
         assert model is not None and self.cache.fresh
         with self.on_device() if ids.is_cuda else nullcontext():
             return self.readings.read(model, ids, real)
 
     def sample_and_replay(self, chosen: Tensor, ids: Tensor | None = None) -> list[int]:
-        """The chosen ids (B,) as a list, while the next step runs already.
+        """The chosen ids (B,) as a list, while the next step already runs.
 
-        The host waits for the event behind the copy, and not for the stream, which is busy with the next step by then.
+        The host waits for the event after the copy, not for the stream, which is busy with the next step by then.
         """
         self.host_tokens.copy_(chosen, non_blocking=True)
         if self.graph is None:
@@ -130,11 +129,11 @@ class DecodeGraph:
         return self.host_tokens.tolist()
 
     def on_device(self) -> torch.cuda.device:
-        """The GPU of the model as the current one: events and graphs belong to the current device."""
+        """Make the GPU of the model the current device, to which events and graphs belong."""
         return torch.cuda.device(self.ids.device)
 
     def return_to_pool(self) -> None:
-        """Back among the idle graphs of its model, if there is room and its cache is small enough to be kept."""
+        """Return this graph to the idle graphs of its model, if there is room and its cache is small enough."""
         if (model := self.model()) is None or cache_bytes(self.cache) > device_memory(self.ids.device) * SHARE:
             return
         if len(waiting := IDLE_GRAPHS.setdefault(model, [])) < MAX_IDLE_GRAPHS:
@@ -142,10 +141,10 @@ class DecodeGraph:
 
 
 def can_capture(model: Transformer, cache: KVCache | None = None) -> bool:
-    """Whether a step of this model is always the same work in the same memory.
+    """Whether a decode step of this model can be captured: the same work in the same memory each time.
 
-    Hooks are Python, which a replay would pass over. A cache may hold keys and values alone: the trial steps of a
-    capture can be undone there (`restore_cache_after`), but a state that sums up tokens cannot forget one.
+    Hooks are Python code, which a replay would skip. A cache must hold keys and values alone: the trial steps of a
+    capture can be undone there (`restore_cache_after`), but a recurrent state cannot forget a token.
     """
     if next(model.parameters()).device.type not in GRAPH_DEVICES or model.encoder is not None or model.hooks:
         return False
@@ -155,7 +154,7 @@ def can_capture(model: Transformer, cache: KVCache | None = None) -> bool:
 
 
 def capture_decode(model: Transformer, cache: KVCache) -> DecodeGraph | None:
-    """A step over this cache; None, and a warning, where something in it cannot be captured."""
+    """The captured decode step over this cache; None, with a warning, if some operation cannot be captured."""
     try:
         return DecodeGraph(model, cache)
     except RuntimeError as problem:
@@ -165,7 +164,7 @@ def capture_decode(model: Transformer, cache: KVCache) -> DecodeGraph | None:
 
 
 def undo_last_token(cache: KVCache) -> None:
-    """As if the newest token had not been read: it will be read again, into the same slot."""
+    """Remove the newest token from the cache: it will be fed again, into the same slot."""
     cache.length -= 1
     cache.next -= 1
     slot = cache.length % cache.capacity if cache.reach else cache.length
@@ -174,16 +173,17 @@ def undo_last_token(cache: KVCache) -> None:
 
 
 def take_idle_graph(model: Transformer, rows: int, capacity: int, reach: int) -> DecodeGraph | None:
-    """An idle graph for such a cache, its cache emptied. Graphs of weights that were replaced or moved are dropped."""
+    """An idle graph that fits this cache shape, with its cache emptied. Graphs of replaced or moved weights are
+    dropped."""
     waiting, now = IDLE_GRAPHS.get(model, []), weight_addresses(model)
-    # an optimizer writes weights in place, so addresses stay and the graph is right; load_state_dict(assign=True),
-    # .to() and adapters make others
+    # an optimizer writes weights in place, so the addresses stay valid; load_state_dict(assign=True),
+    # .to() and adapters allocate new ones
     waiting[:] = [one for one in waiting if one.weights == now]
     for one in waiting:
         cache = one.cache
         if (len(cache.length), cache.capacity, cache.reach) == (rows, capacity, reach):
             waiting.remove(one)
-            for table in cache.tables():  # zeroed in place: another tensor would have another address
+            for table in cache.tables():  # zeroed in place: a new tensor would have another address
                 table.zero_()
             cache.used, cache.fresh = 0, True
             return one
@@ -192,10 +192,10 @@ def take_idle_graph(model: Transformer, rows: int, capacity: int, reach: int) ->
 
 @torch.no_grad()
 def make_contiguous(model: nn.Module) -> None:
-    """Every weight row by row, as the kernels read it: one that came from a CPU may be transposed, as it was stored."""
+    """Make every weight contiguous, as the kernels read it: a weight stored transposed for the CPU is not."""
     for each in model.parameters():
         if not each.is_contiguous():
-            each.data = each.data.contiguous()  # the Parameter stays: ties, optimizers and hooks hold it
+            each.data = each.data.contiguous()  # the Parameter object stays: ties, optimizers and hooks refer to it
 
 
 def device_memory(device: torch.device) -> float:
@@ -203,15 +203,15 @@ def device_memory(device: torch.device) -> float:
 
 
 def weight_addresses(model: nn.Module) -> tuple[int, ...]:
-    """The addresses of the weights, by which a graph knows whether it is still valid."""
+    """The data pointers of the weights, by which the validity of a graph is checked."""
     return tuple(each.data_ptr() for each in model.parameters())
 
 
 @contextmanager
 def restore_cache_after(cache: KVCache) -> Iterator[None]:
-    """Undo what happens to a cache here.
+    """Restore the bookkeeping of a cache after the block.
 
-    Keys and values stay as they are: the next slot is written over before it is visible.
+    Keys and values are not restored: the next slot is overwritten before it becomes visible.
     """
     tables = [cache.order, cache.real, cache.length, cache.next]
     before, used = [table.clone() for table in tables], cache.used
@@ -223,10 +223,10 @@ def restore_cache_after(cache: KVCache) -> Iterator[None]:
         cache.used = used
 
 
-MOST = 8192  # tokens in all rows: a longer prefill is bound by its arithmetic, and launches hide behind it
-MAX_PREFILL_SHAPES = 8  # those used last; each graph keeps the activations of its prompts in the pool
+MOST = 8192  # tokens in all rows: a longer prefill is bound by its arithmetic, which hides the launches
+MAX_PREFILL_SHAPES = 8  # the most recently used; each graph keeps the activations of its prompts in the pool
 
-Shape = tuple[int, bool]  # tokens of a row, and whether some may be padding
+Shape = tuple[int, bool]  # tokens in a row, and whether there may be padding
 
 
 class PrefillGraphs:
@@ -234,11 +234,11 @@ class PrefillGraphs:
 
     def __init__(self, cache: KVCache) -> None:
         self.cache, self.able = cache, True
-        self.known: dict[Shape, PrefillGraph | None] = {}  # None: it came once; in order of use, the oldest first
-        self.pool: Any = None  # memory that all share, since one is replayed at a time
+        self.known: dict[Shape, PrefillGraph | None] = {}  # None: seen once; in order of use, the oldest first
+        self.pool: Any = None  # memory pool shared by all graphs, since one is replayed at a time
 
     def read(self, model: Transformer, ids: Tensor, real: Tensor | None) -> Tensor:  # (B, N) -> (B, V)
-        """The logits after the prompts, which the cache holds from now on."""
+        """Prefill the cache, through a graph if there is one; returns the logits after the last tokens."""
         found = self.find(model, ids, real) if self.able and ids.numel() <= MOST and not model.hooks else None
         return (
             last_token_logits(model, ids, real=real, cache=self.cache)
@@ -247,7 +247,7 @@ class PrefillGraphs:
         )
 
     def find(self, model: Transformer, ids: Tensor, real: Tensor | None) -> "PrefillGraph | None":
-        """The graph of this shape, captured when it comes a second time; the shape moves to the end of the queue."""
+        """The graph of this shape, captured at its second use; the shape becomes the most recently used."""
         shape = ids.shape[1], real is not None
         again, found = shape in self.known, self.known.pop(shape, None)
         self.known[shape] = found or (self.record(model, ids, real) if again else None)
@@ -256,7 +256,7 @@ class PrefillGraphs:
         return self.known[shape]
 
     def record(self, model: Transformer, ids: Tensor, real: Tensor | None) -> "PrefillGraph | None":
-        """The graph; None, and a warning, where something in it cannot be captured."""
+        """Capture the prefill of this shape; None, with a warning, if some operation cannot be captured."""
         if self.pool is None and ids.is_cuda:
             self.pool = torch.cuda.graph_pool_handle()
         try:
@@ -271,9 +271,9 @@ class PrefillGraphs:
 
 
 class PrefillGraph:
-    """The prefill of one shape, captured: ids (B, N), and which are real.
+    """The captured prefill of one shape: ids (B, N), and which of them are real.
 
-    No warm-up: the same shape was read without a graph when it came first.
+    It needs no warm-up: the first prefill of this shape ran without a graph.
     """
 
     def __init__(self, model: Transformer, cache: KVCache, ids: Tensor, real: Tensor | None, pool: Any) -> None:
@@ -284,7 +284,7 @@ class PrefillGraph:
             with torch.cuda.graph(self.graph, pool=pool, capture_error_mode="thread_local"):
                 self.logits = last_token_logits(model, self.ids, real=self.real, cache=cache)
 
-    def play(self, model: Transformer, ids: Tensor, real: Tensor | None) -> Tensor:  # which the next one writes over
+    def play(self, model: Transformer, ids: Tensor, real: Tensor | None) -> Tensor:  # overwritten by the next call
         self.ids.copy_(ids)
         if self.real is not None and real is not None:
             self.real.copy_(real)
@@ -296,7 +296,7 @@ class PrefillGraph:
 
 
 def warn_not_captured(what: str, problem: RuntimeError) -> None:
-    """Warn: what cannot be captured is computed kernel by kernel all the same."""
+    """Warn that kernels are launched one by one: the result is the same, and slower."""
     why = str(problem).splitlines()[0]
     warnings.warn(f"a {what} of this model cannot be captured ({why}); its kernels are launched one by one, which is "
                   "slower", stacklevel=6)  # fmt: skip

@@ -1,4 +1,4 @@
-"""Limits of generation: the context window, the tokens that are barred or end a text, and what can be continued."""
+"""Limits of generation: the context window, barred and end tokens, and checks of prompts against the model."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from regard.core.cache import KVCache, LayerKV
 from regard.core.masks import CAUSAL, And, Mask, Window, mask
 from regard.core.model import Transformer
 
-# Positions that are told by distances, and those that have a place for every number.
+# Position encodings that depend on distance alone, and those that are defined at every absolute position.
 FAR = (
     config.NoPosition,
     config.RotaryPosition,
@@ -25,10 +25,10 @@ FREE = (config.SinusoidalPosition,)
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationLimits:
-    """Limits of generation by the model: `context` tokens at once, ids below `known`, `ends` as end tokens.
+    """The model's limits on generation: `context` tokens at once, ids below `known`, `ends` as end tokens.
 
-    Ids in `never` are barred, those in `begin` as the first token. Texts of a beam search begin with the id `first`
-    and, cut short, end with `last`.
+    Ids in `never` are barred, those in `begin` as the first token. Texts of a beam search begin with the id `first` and
+    end with `last` where they reach the token limit.
     """
 
     context: int | None = None
@@ -44,13 +44,13 @@ NO_LIMITS = GenerationLimits()
 
 
 def context_window(model: Transformer, limits: GenerationLimits) -> int | None:
-    """The most tokens that the model can read at once: by its positions, and by what it was trained on."""
+    """The largest number of tokens in one forward pass, by the model's positions and its training context."""
     return trunk_context(model.c.trunk, limits)
 
 
 def trunk_context(trunk: config.Trunk | config.RecurrentStack, limits: GenerationLimits) -> int | None:
-    """The same of one trunk: an encoder may reach farther than its decoder."""
-    if isinstance(trunk, config.RecurrentStack):  # a state goes on for ever
+    """The context window of one trunk: an encoder may have a longer one than its decoder."""
+    if isinstance(trunk, config.RecurrentStack):  # a recurrent state has no limit
         return None
     position, lengths = trunk.position, [] if limits.context is None else [limits.context]
     if isinstance(position, config.LearnedPosition | config.OneHotPosition):
@@ -59,15 +59,15 @@ def trunk_context(trunk: config.Trunk | config.RecurrentStack, limits: Generatio
 
 
 def ring_length(model: Transformer, limits: GenerationLimits, empty: KVCache | None = None) -> int:
-    """How many tokens a token sees at most, itself included, where a text may go on for ever in a ring of slots; or 0.
+    """The lookback of a ring cache: how many tokens a token attends to, itself included; 0 where no ring is possible.
 
-    Every layer must have a window behind it, and places beyond those of the training must mean something: distances
-    do. A layer that sums up all before it in a state needs no slots at all.
+    Every layer must have a sliding window, and positions beyond those of the training must be meaningful, as distances
+    are. A recurrent layer needs no slots at all.
     """
     trunk, states = model.c.trunk, [not isinstance(entry, LayerKV) for entry in (empty or probe_cache(model)).entries]
     if isinstance(trunk, config.RecurrentStack):
         return 1
-    if not isinstance(model, Transformer):  # one that has seen something before the text
+    if not isinstance(model, Transformer):  # a model with an image or a sound before the text
         return 0
     if not isinstance(trunk.position, FAR) and (limits.context is not None or not isinstance(trunk.position, FREE)):
         return 0
@@ -78,14 +78,14 @@ def ring_length(model: Transformer, limits: GenerationLimits, empty: KVCache | N
 
 
 def mask_lookback(mask: Mask) -> int:
-    """How many tokens it lets a token see at most, itself included; 0 where there is no limit."""
+    """How many tokens a mask lets a token attend to, itself included; 0 where there is no limit."""
     terms = mask.terms if isinstance(mask, And) else ()
     windows = [term.radius + 1 for term in terms if isinstance(term, Window)]
     return min(windows) if windows and CAUSAL in terms else 0
 
 
 def barred_tokens(model: Transformer, limits: GenerationLimits) -> Tensor:
-    """(V,) ids that are never said: those without a piece in the tokenizer, and padding, which is not there."""
+    """(V,) True for ids that are never generated: those without a token in the tokenizer, and padding."""
     ids: Tensor = torch.arange(int(model.head.out_features))  # type: ignore[arg-type]
     known = ids < (len(ids) if limits.known is None else limits.known)
     known[[id for id in limits.never if id < len(ids)]] = False
@@ -93,12 +93,12 @@ def barred_tokens(model: Transformer, limits: GenerationLimits) -> Tensor:
 
 
 def min_prompt_tokens(model: Transformer) -> int:
-    """How many tokens a text must begin with: a prefix mask reads them together. Refuses a model that cannot write."""
+    """The least number of prompt tokens: a prefix mask reads so many together. Refuses a model that cannot generate."""
     return max(probe_cache(model).first, 1)
 
 
 def probe_cache(model: Transformer) -> KVCache:
-    """A cache to look at, which says much of a model. Refuses a model that cannot write."""
+    """A small cache that shows the kinds of layers. Refuses a model that cannot generate."""
     if model.c.head.kind != "lm":
         raise config.ConfigError(f"head.kind: {model.c.head.kind!r} makes no words; a model that writes has 'lm'")
     try:
@@ -108,7 +108,7 @@ def probe_cache(model: Transformer) -> KVCache:
 
 
 def check_prompts(model: Transformer, texts: Sequence[Sequence[int]], few: int | None = None) -> None:
-    """Every row is long enough, `few` being known or not, and in ids that the model knows."""
+    """Check that every row has at least `few` tokens (by default the model's minimum) and ids within the vocabulary."""
     vocab, few = model.c.embed.vocab, few or min_prompt_tokens(model)
     for text in texts:
         if len(text) < few:
@@ -122,7 +122,7 @@ def check_prompts(model: Transformer, texts: Sequence[Sequence[int]], few: int |
 def check_fits_context(
     model: Transformer, limits: GenerationLimits, texts: Sequence[Sequence[int]], new: Sequence[int]
 ) -> None:
-    """Prompts and what comes after them are read at once: beams do not slide. The last token is never read."""
+    """Check that prompt and new tokens fit the context window: beams do not slide. The last token is not fed."""
     most = context_window(model, limits)
     for text, more in zip(texts, new, strict=True):
         if most is not None and len(text) + more - 1 > most:
@@ -135,7 +135,7 @@ def check_fits_context(
 
 
 def check_source(model: Transformer, source: Tensor | None, rows: int) -> None:
-    """An encoder has something to read, one source for each row; a model without one takes none."""
+    """Check that an encoder-decoder has one source for each row, and that a model without encoder has none."""
     if model.encoder is None and source is not None:
         raise config.ConfigError("source: this model has no encoder to read it; put it into the prompt")
     if model.encoder is not None and (source is None or len(source) != rows):

@@ -1,11 +1,12 @@
 """Logits processors: penalties, temperature, top-k, top-p, min-p and typical on logits (B, V), then sampling.
 
-    logits ─ bias ─ repetition ─ frequency ─ presence ─ what is forbidden ─┐
+    logits ─ bias ─ repetition ─ frequency ─ presence ─ forbidden tokens ──┐
       ┌────────────────────────────────────────────────────────────────────┘
       └─ temperature ─ top_k ─ top_p ─ min_p ─ typical ─► softmax ─ draw ─► one id a row
 
-The order is that of `transformers`, which has no frequency and presence (those are OpenAI's). A forbidden token has
-logit -inf. The first line depends on the token history; the second is for sampling alone, and greedy decoding skips it.
+The order is that of `transformers`, which lacks the frequency and presence penalties (these are OpenAI's). A forbidden
+token has logit -inf. The first line depends on the token history; the second is for sampling alone, and greedy decoding
+skips it.
 """
 
 import hashlib
@@ -20,15 +21,15 @@ from torch import Generator, Tensor
 
 from regard import config
 
-HOTTEST = 1e30  # from here on all allowed tokens are equally likely; at infinity -inf/inf would be no number
+HOTTEST = 1e30  # from here on all allowed tokens are equally likely; at infinity -inf/inf would be NaN
 Filter = Callable[[Tensor], Tensor]
-NOT_FINITE, NO_TOKEN = -1, -2  # instead of an id: the logits are no numbers; no token may be said
+NOT_FINITE, NO_TOKEN = -1, -2  # returned in place of an id: the logits are not finite; every token is forbidden
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenHistory:
-    """What filters ask of the past: tokens `seen` (B, V) at all, `counts` (B, V) of those said after the prompt, what
-    is `added` (V,), and what is `forbidden` (B, V) or (V,), by the setting that forbids it."""
+    """Token history that the logits processors read: tokens `seen` (B, V) at all, `counts` (B, V) of those generated,
+    the bias `added` (V,), and `forbidden` (B, V) or (V,), by the setting that forbids it."""
 
     seen: Tensor | None = None
     counts: Tensor | None = None
@@ -45,21 +46,21 @@ def repetition_penalty(logits: Tensor, penalty: float, seen: Tensor) -> Tensor:
 
 
 def frequency_penalty(logits: Tensor, penalty: float, counts: Tensor) -> Tensor:
-    """Every time that a token was said costs it `penalty` (OpenAI)."""
+    """Subtract `penalty` from a token's logit for each time it was generated (OpenAI)."""
     return logits - penalty * counts
 
 
 def presence_penalty(logits: Tensor, penalty: float, counts: Tensor) -> Tensor:
-    """Having been said costs a token `penalty`, once (OpenAI)."""
+    """Subtract `penalty` once from the logit of every generated token (OpenAI)."""
     return logits - penalty * (counts > 0)
 
 
 def repeated_ngrams(texts: Tensor, size: int, vocab: int) -> Tensor:
-    """(R, V) True for tokens that would end a run of `size` that stands in the text (R, N) already.
+    """(R, V) True for tokens that would repeat an n-gram of `size` that the text (R, N) already contains.
 
-        size 3    a b c d a b ?    the last two, a b, were followed by c: it is not said again
+        size 3    a b c d a b ?    the last two, a b, were followed by c: c is forbidden
 
-    Before its beginning a text has -1.
+    Texts are padded on the left with -1.
     """
     forbidden = torch.zeros(len(texts), vocab + 1, dtype=torch.bool, device=texts.device)
     if texts.shape[1] < size:
@@ -71,19 +72,19 @@ def repeated_ngrams(texts: Tensor, size: int, vocab: int) -> Tensor:
 
 
 def seen_tokens(texts: Tensor, vocab: int) -> Tensor:
-    """(R, V) True for the tokens of each text (R, N), which has -1 before its beginning."""
+    """(R, V) True for the tokens of each text (R, N), which is padded on the left with -1."""
     marks = torch.zeros(len(texts), vocab + 1, dtype=torch.bool, device=texts.device)
     return marks.scatter_(1, texts.masked_fill(texts < 0, vocab).clamp(max=vocab), True)[:, :vocab]
 
 
 def apply_temperature(logits: Tensor, warmth: float) -> Tensor:
-    """softmax(z/T): below 1 bolder, above 1 more even. The largest z becomes 0, so that no small T overflows."""
-    largest = logits.amax(-1, keepdim=True).clamp(min=torch.finfo(logits.dtype).min)  # -inf less itself is no number
+    """Temperature, softmax(z/T): below 1 sharper, above 1 flatter. The largest z becomes 0, so no small T overflows."""
+    largest = logits.amax(-1, keepdim=True).clamp(min=torch.finfo(logits.dtype).min)  # -inf - -inf is NaN
     return (logits - largest) / min(warmth, HOTTEST)  #: S105
 
 
 def filter_top_k(logits: Tensor, count: int) -> Tensor:
-    """Only the `count` likeliest; among equals at the border the lowest ids stay, so there are never more."""
+    """Top-k: only the `count` most probable tokens; of equal logits at the border the lowest ids stay."""
     border = logits.topk(min(count, logits.shape[-1])).values[..., -1:]
     above, level = logits > border, logits == border
     room = count - above.sum(-1, keepdim=True)
@@ -91,22 +92,22 @@ def filter_top_k(logits: Tensor, count: int) -> Tensor:
 
 
 def filter_top_p(logits: Tensor, mass: float) -> Tensor:
-    """Only the smallest set of likeliest tokens that has probability `mass` or more (Holtzman et al. 2020)."""
+    """Top-p: only the smallest set of most probable tokens with probability `mass` or more (Holtzman et al. 2020)."""
     ranked, order = logits.sort(stable=True, dim=-1, descending=True)  # among equals the lowest id comes first
     reached = ranked.softmax(-1).cumsum(-1) >= mass
-    drop = F.pad(reached[..., :-1], (1, 0), value=False)  # those before it suffice; nothing is before the first
+    drop = F.pad(reached[..., :-1], (1, 0), value=False)  # those before it suffice; the first is never dropped
     return logits.masked_fill(drop.scatter(-1, order, drop), -torch.inf)  #: S107
 
 
 def filter_min_p(logits: Tensor, part: float) -> Tensor:
-    """Only tokens at least `part` times as likely as the likeliest (Nguyen et al. 2024)."""
+    """Min-p: only tokens at least `part` times as probable as the most probable one (Nguyen et al. 2024)."""
     border = math.log(part) if part else -math.inf
     return logits.masked_fill(logits < logits.amax(-1, keepdim=True) + border, -torch.inf)
 
 
 def filter_typical(logits: Tensor, mass: float) -> Tensor:
-    """Only the tokens whose surprise -log p is nearest to the expected one (the entropy), the smallest set with
-    probability `mass` or more (Meister et al. 2023). It may leave out the likeliest token."""
+    """Typical sampling: only the tokens whose surprise -log p is nearest to the entropy, the smallest set with
+    probability `mass` or more (Meister et al. 2023). It may leave out the most probable token."""
     logs = logits.log_softmax(-1)
     entropy = -(logs * logs.exp()).nansum(-1, keepdim=True)
     order = (-logs - entropy).abs().sort(stable=True, dim=-1).indices
@@ -118,7 +119,7 @@ def filter_typical(logits: Tensor, mass: float) -> Tensor:
 def process_logits_steps(
     logits: Tensor, c: config.SamplingParams, memory: TokenHistory = NO_HISTORY
 ) -> Iterator[tuple[str, Tensor]]:
-    """The logits after each filter that a setting asks for, under its name; in double precision where there is one."""
+    """The logits after each active processor, under its setting's name; in double precision where the device has it."""
     logits = to_double(logits)
     for name, changed in (*history_processors(c, memory), *(sampling_processors(c) if c.temperature != 0 else ())):
         logits = changed(logits)
@@ -126,7 +127,7 @@ def process_logits_steps(
 
 
 def history_processors(c: config.SamplingParams, memory: TokenHistory) -> Iterator[tuple[str, Filter]]:
-    """What depends on the tokens before."""
+    """The processors that depend on the token history."""
     if memory.added is not None:
         yield "logit_bias", partial(Tensor.add, other=memory.added)
     if memory.seen is not None and c.repetition_penalty != 1:
@@ -140,7 +141,7 @@ def history_processors(c: config.SamplingParams, memory: TokenHistory) -> Iterat
 
 
 def sampling_processors(c: config.SamplingParams) -> Iterator[tuple[str, Filter]]:
-    """What makes a draw bolder or more careful."""
+    """The processors that shape the distribution: temperature and truncation."""
     if c.temperature != 1:
         yield "temperature", partial(apply_temperature, warmth=c.temperature)
     if c.top_k is not None:
@@ -154,7 +155,7 @@ def sampling_processors(c: config.SamplingParams) -> Iterator[tuple[str, Filter]
 
 
 def process_logits(logits: Tensor, c: config.SamplingParams, memory: TokenHistory = NO_HISTORY) -> Tensor:
-    """The logits that a setting samples from."""
+    """The processed logits, whose softmax is sampled."""
     left = to_double(logits)
     for _, after in process_logits_steps(logits, c, memory):
         left = after
@@ -168,7 +169,7 @@ def to_double(logits: Tensor) -> Tensor:
 def sample_tokens(
     logits: Tensor, c: config.SamplingParams, streams: list[Generator], memory: TokenHistory = NO_HISTORY
 ) -> Tensor:
-    """(B, V) to one id a row; a number below 0 where there is none, which a caller can tell without another look."""
+    """Sample one id a row from (B, V); negative where there is none, so the caller need not see the logits."""
     left = process_logits(logits, c, memory)
     ids = left.argmax(-1) if c.temperature == 0 else sample_from(left.softmax(-1), streams)  #: S104
     ids = ids.masked_fill(left.amax(-1) == -torch.inf, NO_TOKEN)
@@ -176,26 +177,26 @@ def sample_tokens(
 
 
 def greedy_tokens(logits: Tensor, barred: Tensor) -> Tensor:
-    """(B, V) and (V,) to the likeliest id of each row that is not barred, the first of equals; NOT_FINITE where there
-    is no finite one."""
+    """The most probable id of each row (B, V) that is not barred (V,), the first of equals; NOT_FINITE where none is
+    finite."""
     top, ids = logits.masked_fill(barred, -torch.inf).max(-1)
     return ids.masked_fill(~top.isfinite(), NOT_FINITE)
 
 
 def sample_from(chances: Tensor, streams: list[Generator]) -> Tensor:
-    """Each row's id by one number from its own stream: the first id at which the summed chances exceed it."""
+    """Sample one id a row by a number from its own generator: the first id whose cumulative probability exceeds it."""
     thrown = torch.stack([torch.rand(1, generator=stream, dtype=chances.dtype) for stream in streams])  # (B, 1)
     sums = chances.cumsum(-1)
-    # an id of chance 0 adds nothing to the sums, so none is ever found
+    # an id of probability 0 adds nothing to the sums, so it is never chosen
     found = torch.searchsorted(sums, thrown.to(sums.device) * sums[:, -1:], right=True)
     return found[:, 0].clamp(max=chances.shape[-1] - 1)
 
 
 def row_generators(seed: int, rows: int) -> list[Generator]:
-    """Random numbers for each row apart: what a row says depends on the seed and its place, not on its neighbours."""
+    """One random generator a row: its tokens depend on the seed and the row, not on its neighbours."""
     return [Generator().manual_seed(row_seed(seed, row)) for row in range(rows)]
 
 
 def row_seed(seed: int, row: int) -> int:
-    """A seed for one row; a hash, since seed + row would give row 1 of seed 0 the numbers of row 0 of seed 1."""
+    """The seed of one row: a hash, since seed + row would give row 1 of seed 0 the numbers of row 0 of seed 1."""
     return int.from_bytes(hashlib.sha256(f"{seed} {row}".encode()).digest()[:7])

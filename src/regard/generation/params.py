@@ -1,7 +1,7 @@
 """Generation parameters: keywords to SamplingParams or BeamSearchParams, with defaults from generation_config.json.
 
     generation_config.json    {"max_new_tokens": 60, "num_beams": 4, "length_penalty": 0.6, "forced_bos_token_id": 7}
-                              older folders say the same in config.json
+                              older folders have the same in config.json
 
 A keyword of the caller wins over the folder. An unknown setting in the file is ignored, and a warning names it.
 """
@@ -39,7 +39,7 @@ def canonical_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_beam_search(settings: dict[str, Any]) -> bool:
-    """Beams search, one of them as well; what is only said about beams needs them."""
+    """Whether the settings ask for beam search, also with one beam; other settings of beams need num_beams."""
     if "num_beams" in settings:
         return True
     if lonely := next((name for name in settings if name in BEAM_DEFAULTS.keys() - SAMPLING_DEFAULTS.keys()), None):
@@ -48,32 +48,32 @@ def is_beam_search(settings: dict[str, Any]) -> bool:
 
 
 def check_single_text(settings: dict[str, Any], verb: str, other: str) -> None:
-    """Refuses to find several texts and to show one."""
+    """Refuse num_return_sequences where one text is shown."""
     if settings.get("num_return_sequences", 1) != 1:
         raise config.ConfigError(f"num_return_sequences: {verb} gives the best text alone; model.{other} gives the "
                                  "others with their scores, and model.beam_search gives them in ids")  # fmt: skip
 
 
 def check_whole_image(settings: dict[str, Any]) -> None:
-    """Refuses what might end a picture before its last pixel."""
+    """Refuse settings that could end an image before its last pixel."""
     if ends := next((name for name in settings if name in WHOLE_TEXT_SETTINGS), None):
         raise config.ConfigError(f"{ends}: a picture ends with its last pixel; leave it out")
 
 
 def start_once(before: list[int], ids: list[int]) -> list[int]:
-    """Ids after the special tokens that every text begins with; a rendered template may have written them already."""
+    """Ids with the start tokens of every text in front, unless a rendered chat template has written them already."""
     return ids if before and ids[: len(before)] == before else [*before, *ids]
 
 
 def sampling_params(settings: dict[str, Any], tokenizer: "Tokenizer | None" = None) -> config.SamplingParams:
-    """Settings by name; one stop string may stand for a list of one."""
+    """SamplingParams from settings by name; a single stop string is accepted for a list."""
     stop = settings.get("stop", ())
     stops = {"stop": (stop,) if isinstance(stop, str) else stop}
     return config.from_dict(config.SamplingParams, settings | stops | logit_bias_entries(settings, tokenizer))
 
 
 def logit_bias_entries(settings: dict[str, Any], tokenizer: "Tokenizer | None") -> dict[str, Any]:
-    """A bias as {id or text: number}, or as it is typed, ["17=2.5", " the=-5"]: by ids."""
+    """Logit bias by ids, from {id or text: number} or from strings as typed, ["17=2.5", " the=-5"]."""
     bias = settings.get("logit_bias", ())
     if isinstance(bias, Mapping):
         pairs = list(bias.items())
@@ -85,7 +85,7 @@ def logit_bias_entries(settings: dict[str, Any], tokenizer: "Tokenizer | None") 
 
 
 def parse_logit_bias(line: str) -> tuple[int | str, float]:
-    """17=-100 names a token by its id, ' the'=-100 by its text."""
+    """Parse one logit bias: 17=-100 names a token by its id, ' the'=-100 by its text."""
     token, _, number = line.rpartition("=")
     try:
         if not token:
@@ -98,7 +98,7 @@ def parse_logit_bias(line: str) -> tuple[int | str, float]:
 
 
 def token_id(token: Any, tokenizer: "Tokenizer | None") -> Any:
-    """The id of a token that is given by its text."""
+    """The id of a token that is given by its text or its id."""
     if not isinstance(token, str):
         return token
     if tokenizer is None:
@@ -113,7 +113,7 @@ def token_id(token: Any, tokenizer: "Tokenizer | None") -> Any:
 
 
 def beam_search_params(settings: dict[str, Any], tokenizer: "Tokenizer | None" = None) -> BeamSearchParams:
-    """Settings by name; those of drawing are refused, unless they change nothing."""
+    """BeamSearchParams from settings by name; settings of sampling are refused, unless they have their default."""
     drawn = {name: value for name, value in settings.items() if name in SAMPLING_DEFAULTS.keys() - BEAM_DEFAULTS.keys()}
     if meant := next((name for name, value in drawn.items() if value not in (SAMPLING_DEFAULTS[name], [])), None):
         why = "a text is searched for as a whole" if meant == "stop" else "beams find the likeliest text and draw none"
@@ -124,7 +124,7 @@ def beam_search_params(settings: dict[str, Any], tokenizer: "Tokenizer | None" =
 
 NAME = "generation_config.json"
 MOST_BEAMS = 1024
-# What of theirs changes a text and is not done here, with the value that changes nothing.
+# Settings of `transformers` that change a text and are not supported here, with the value that changes nothing.
 ELSE = {
     "encoder_no_repeat_ngram_size": 0, "num_beam_groups": 1, "diversity_penalty": 0.0, "epsilon_cutoff": 0.0,
     "eta_cutoff": 0.0, "encoder_repetition_penalty": 1.0, "forced_decoder_ids": None, "guidance_scale": None,
@@ -134,12 +134,12 @@ ELSE = {
 
 @dataclass(frozen=True)
 class GenerationDefaults:
-    """Defaults of generation, as generation_config.json has them.
+    """Generation defaults of a model, from generation_config.json.
 
     `sampling` and `beam_search` are settings of SamplingParams and BeamSearchParams. `most` and `least` bound the new
-    tokens, `most_whole` and `least_whole` those of the prompt as well. `forced_bos` begins a text and `forced_eos` ends
-    one that is cut short; `begin_suppress_ids` are barred as the first token; `ends` are end tokens, and `begin` is the
-    decoder start token.
+    tokens, `most_whole` and `least_whole` prompt and new tokens together. `forced_bos` is the first token of a text and
+    `forced_eos` the last one at the token limit; `begin_suppress_ids` are barred as the first token; `ends` are end
+    tokens, and `begin` is the decoder start token.
     """
 
     sampling: dict[str, Any] = field(default_factory=dict)
@@ -157,12 +157,12 @@ class GenerationDefaults:
     ignored_keys: tuple[str, ...] = ()
 
     def max_new_tokens(self, before: int) -> int | None:
-        """How many tokens come at most after so many; None where nothing is said of so long a text."""
+        """The default limit of new tokens after a prompt of `before` tokens; None where there is no default."""
         left = (self.most_whole or 0) - before
         return self.most or (left if left > 0 else None)
 
     def min_new_tokens(self, before: int) -> int:
-        """How many come before the end token may."""
+        """The default number of new tokens before an end token is allowed."""
         return self.least or max(0, (self.least_whole or 0) - before)
 
     def warn(self) -> None:
@@ -174,7 +174,7 @@ NO_DEFAULTS = GenerationDefaults()
 
 
 def read_generation_config(folder: Path, model_config: Mapping[str, Any]) -> GenerationDefaults:
-    """What a folder says; `model_config` is its config.json."""
+    """Read the generation defaults of a folder; `model_config` is its config.json, used where the file is missing."""
     from regard.files.content_cache import read_json_object
     from regard.hub.families.hf_config import HFConfig
     from regard.hub.validate import own_file
@@ -186,7 +186,7 @@ def read_generation_config(folder: Path, model_config: Mapping[str, Any]) -> Gen
     bias, several_nudged = sequence_bias(theirs)
     unheard = optional_count(theirs, "num_beams") not in (None, 1) and theirs.get(
         "stop_strings"
-    )  # beams are heard at the end
+    )  # beam search has no stop strings
     longer = {"bad_words_ids": several_banned, "sequence_bias": several_nudged, "stop_strings": unheard}
     both = repetition_defaults(theirs) | ({"logit_bias": bias} if bias else {})
     other = [key for key, usual in ELSE.items() if theirs.get(key, usual) not in (usual, None, [])]
@@ -208,7 +208,7 @@ def read_generation_config(folder: Path, model_config: Mapping[str, Any]) -> Gen
 
 
 def sampling_defaults(hf: Any) -> dict[str, Any]:
-    """Settings of SamplingParams; those of chance only with do_sample."""
+    """Defaults for SamplingParams; temperature and truncation only with do_sample."""
     told: dict[str, Any] = {}
     if hf.get_bool("do_sample", False):
         names = {"temperature": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p",
@@ -224,7 +224,7 @@ def sampling_defaults(hf: Any) -> dict[str, Any]:
 
 
 def repetition_defaults(hf: Any) -> dict[str, Any]:
-    """Settings that SamplingParams and BeamSearchParams share."""
+    """Defaults for settings that SamplingParams and BeamSearchParams share."""
     penalty, size = hf.get_float("repetition_penalty", 1.0), optional_count(hf, "no_repeat_ngram_size")
     return {
         **({"repetition_penalty": penalty} if penalty != 1 else {}),
@@ -233,7 +233,7 @@ def repetition_defaults(hf: Any) -> dict[str, Any]:
 
 
 def beam_defaults(hf: Any) -> dict[str, Any]:
-    """Settings of BeamSearchParams."""
+    """Defaults for BeamSearchParams."""
     told: dict[str, Any] = {}
     if hf.get("num_beams") is not None:
         told["num_beams"] = hf.get_int("num_beams")
@@ -256,7 +256,7 @@ def optional_id(hf: Any, key: str) -> int | None:
 
 
 def id_list(hf: Any, key: str) -> list[int]:
-    """An id, or a list of them."""
+    """The ids under a key, which may hold one id or a list."""
     value = hf.get(key, [])
     ids = value if isinstance(value, list) else [value]
     if not all(type(id) is int and id >= 0 for id in ids):
@@ -265,7 +265,7 @@ def id_list(hf: Any, key: str) -> list[int]:
 
 
 def banned_ids(hf: Any) -> tuple[frozenset[int], bool]:
-    """Ids that are never said, and whether there are rows of them that are not."""
+    """Banned single tokens, and whether the file also bans sequences, which are not supported."""
     rows = hf.get("bad_words_ids", [])
     if not isinstance(rows, list) or not all(isinstance(row, list) for row in rows):
         raise hf.error("bad_words_ids", "expected a list of lists of ids")
@@ -274,7 +274,7 @@ def banned_ids(hf: Any) -> tuple[frozenset[int], bool]:
 
 
 def sequence_bias(hf: Any) -> tuple[dict[int, float], bool]:
-    """What is added to single tokens, and whether there are rows of them to which something is."""
+    """The bias of single tokens, and whether the file also biases sequences, which are not supported."""
     rows = hf.get("sequence_bias", [])
     if not isinstance(rows, list) or not all(is_single_token_bias(pair) for pair in rows):
         raise hf.error("sequence_bias", "expected a list of lists: the ids of some tokens, and a number")

@@ -1,6 +1,6 @@
-"""Sampler: chooses one token a row, for rows that share their settings, with their token history.
+"""Sampler: chooses one token a row, for rows that share their settings, and keeps the token history of each.
 
-    logits (B, V) ── choose ──► one id a row ──► tell ──► seen, counted, never again
+    logits (B, V) ── choose ──► one id a row ──► update ──► seen, counted, forbidden
           ▲                                        │
           └────────────── the next step ◄──────────┘
 
@@ -29,7 +29,7 @@ NOTHING_ALLOWED = "no text can be said: all tokens are forbidden; use the tokeni
 
 
 class TokenConstraint(Protocol):
-    """Constrains what one row may say, and hears what it said."""
+    """A constraint on the tokens of one row, advanced by each token that is chosen."""
 
     def allowed_tokens(self) -> Tensor:
         """(V,) bool on the CPU: ids that may come next, an end token among them where the text may end."""
@@ -41,10 +41,10 @@ class TokenConstraint(Protocol):
 
 
 class Sampler:
-    """Samples one token for each row, and keeps what the logits processors need: the tokens so far.
+    """Samples one token for each row, and keeps the token history that the logits processors need.
 
     `barred` (V,) ids are never sampled, those in `begin` not as the first token, and the `ends` not before
-    `min_new_tokens`. `is_greedy` where it is an argmax without processors.
+    `min_new_tokens`. `is_greedy` is True where sampling is an argmax without processors.
     """
 
     def __init__(
@@ -76,27 +76,27 @@ class Sampler:
         self.is_greedy = c.temperature == 0 and all(one is None for one in apart)
 
     def choose(self, logits: Tensor) -> Tensor:  # (B, V) -> (B,)
-        """One id a row, on the device of the logits: -1 where they are not finite, -2 where nothing may be said.
+        """One id a row, on the device of the logits: -1 where they are not finite, -2 where every token is forbidden.
 
-        Waits for the device only if a rule has to be asked.
+        It synchronises with the device only if a constraint is evaluated.
         """
         if self.is_greedy:
             return greedy_tokens(logits, self.barred)
         return sample_tokens(logits.masked_fill(self.barred, -torch.inf), self.c, self.generators, self.memory())
 
     def filtered_logits(self, logits: Tensor) -> Tensor:  # (B, V)
-        """The logits that are drawn from, after all filters: their softmax are the chances."""
+        """The logits after all processors: their softmax is the distribution that is sampled."""
         return process_logits(logits.masked_fill(self.barred, -torch.inf), self.c, self.memory())
 
     def update(self, ids: Sequence[int | None]) -> None:
-        """What the rows said, in order; None where one has ended."""
+        """Append the chosen ids, in order of the rows; None for a row that has ended."""
         said = [(row, id) for row, id in enumerate(ids) if id is not None]
         for row, id in said:
             self.generated_count[row] += 1
             self.texts[row].append(id)
             if (rule := self.rules[row]) is not None:
                 rule.advance(id)
-                self.rules[row] = None if id in self.over else rule  # a text that has ended keeps no rule
+                self.rules[row] = None if id in self.over else rule  # a finished text needs no constraint
         if not said or self.seen_tokens is None and self.counts is None:
             return
         rows, new = torch.tensor(said, device=self.barred.device).unbind(1)
@@ -106,7 +106,7 @@ class Sampler:
             self.counts[rows, new] += 1
 
     def memory(self) -> TokenHistory:
-        """What the filters ask of the past."""
+        """The token history for the logits processors."""
         return TokenHistory(
             seen=self.seen_tokens, counts=self.counts, added=self.added, forbidden=self.forbidden_tokens()
         )
@@ -133,7 +133,7 @@ class Sampler:
         return torch.tensor(list(claims), device=self.barred.device)[:, None]
 
     def copy(self) -> Self:
-        """A branch: the same memory, and its own random numbers from the same state on."""
+        """A copy with the same history, and generators in the same state."""
         return self.branch(range(len(self.texts)))
 
     def branch(self, rows: Sequence[int]) -> Self:
@@ -151,33 +151,33 @@ class Sampler:
         return other
 
     def reseed(self, seed: int) -> None:
-        """Other random numbers from here on, for each row its own."""
+        """New random generators, one for each row."""
         self.generators = row_generators(seed, len(self.texts))
 
 
 def clone_generator(stream: Generator) -> Generator:
-    """The same random numbers from here on."""
+    """A copy of a generator in the same state."""
     other = Generator()
     other.set_state(stream.get_state())
     return other
 
 
 def pad_left(texts: Sequence[Sequence[int]], device: torch.device) -> Tensor:  # (B, N)
-    """All texts as one table, -1 before they begin."""
+    """All texts as one tensor, padded on the left with -1."""
     longest = max(map(len, texts), default=0)
     rows = [[-1] * (longest - len(text)) + list(text) for text in texts]
     return torch.tensor(rows, dtype=torch.long, device=device)
 
 
 def id_mask(ids: Iterable[int], vocab: int) -> Tensor:  # (V,)
-    """True for these tokens."""
+    """(V,) True at these ids."""
     marks = torch.zeros(vocab, dtype=torch.bool)
     marks[[id for id in ids if id < vocab]] = True
     return marks
 
 
 def bias_vector(bias: Sequence[config.LogitBias], vocab: int) -> Tensor:  # (V,)
-    """What is added to the logit of each token."""
+    """Logit bias as a vector: what is added to the logit of each token."""
     added = torch.zeros(vocab)
     for nudge in bias:
         if nudge.token_id >= vocab:

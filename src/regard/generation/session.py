@@ -1,14 +1,15 @@
-"""Decode session: texts that grow by one token a step, over a growing or ring KV cache.
+"""Decode session: a batch of texts that grow by one token a step, over a growing or ring KV cache.
 
-    texts ── read ──► logits ── choose ──► one id a row ──► out
+    texts ─ prefill ► logits ── choose ──► one id a row ──► out
                ▲         ▲                      │
-               │         └──── feed it ◄────────┤  while the cache has room
-               └── read all again ◄─────────────┘  into a larger cache, or only the newest half of the window
+               │         └─ decode step ◄───────┤  while the cache has room
+               └── prefill again ◄──────────────┘  into a larger cache, or only the newest half of the window
 
-Where every layer looks back no farther than a window, the cache is a ring: nothing is ever read again.
+Where every layer has a sliding window, the cache is a ring, and there is never a second prefill.
 
-Rows are padded on the left, so that they all go on together. Each gives what it would give alone: it has its own
-random generator, and its window slides when the row itself is full. Rows that have ended are computed and ignored.
+Rows are padded on the left, so that all take their next token in the same slot. Each gives the output it would give
+alone: it has its own random generator, and its window slides when the row itself is full. Finished rows are computed
+and ignored.
 """
 
 import warnings
@@ -52,13 +53,13 @@ from regard.models.heads import last_token_logits
 
 SMALLEST, GROWTH = 256, 4  # slots of a cache: 256, 1024, 4096, ...; few sizes, so few graphs
 DAMAGED_LOGITS = "the model's logits are not finite; its weights are damaged or its training diverged"
-PREFILL_CHUNK = 512  # tokens read at a time: the logits of a long prompt over a large vocabulary would fill the memory
+PREFILL_CHUNK = 512  # tokens of a chunk: the logits of a long prompt over a large vocabulary would fill the memory
 
 
 class DecodeSession:
-    """Iterate it: each step gives one id for each row, and None for rows that have ended."""
+    """Autoregressive decoding of a batch. Each iteration gives one id for each row, None for finished rows."""
 
-    rings = True  # may its cache write over what is no longer visible?
+    rings = True  # may the cache be a ring, which overwrites slots that are no longer visible?
 
     def __init__(
         self,
@@ -73,7 +74,7 @@ class DecodeSession:
     ) -> None:
         self.model, self.c, self.ends = model, c, limits.ends
         self.texts = [[id for id in text if id != model.c.embed.pad_id] for text in texts]
-        empty = probe_cache(model)  # made once: on a GPU that takes a millisecond
+        empty = probe_cache(model)  # allocated once: on a GPU it takes a millisecond
         self.least = max(empty.first, 1)
         check_prompts(model, self.texts, self.least)
         check_source(model, source, len(texts))
@@ -94,12 +95,10 @@ class DecodeSession:
         )
         self.cache: KVCache | None = None
         self.used, self.made, self.warned = 0, 0, False
-        self.last: list[int] = []  # what each row said last, to be read next
-        self.logits_hook: Callable[[Tensor], None] | None = None  # is shown the logits (B, V) before one is chosen
-        self.next_logits: Tensor | None = (
-            None  # (B, V) the logits after all that was said, where they are there already
-        )
-        self.decode_graph: DecodeGraph | None = None  # a step over this cache that can be replayed
+        self.last: list[int] = []  # the newest token of each row, to be fed next
+        self.logits_hook: Callable[[Tensor], None] | None = None  # called with the logits (B, V) before the choice
+        self.next_logits: Tensor | None = None  # (B, V) the next logits, if the step was computed ahead
+        self.decode_graph: DecodeGraph | None = None  # the captured decode step over this cache
         self.release_graph: Callable[[], object] = no_op
 
     def __iter__(self) -> Iterator[list[int | None]]:
@@ -108,13 +107,14 @@ class DecodeSession:
             yield self.step()
 
     def copy(self) -> Self:
-        """Another session in the same place: it says what this one would."""
+        """A copy of the session that continues with the same tokens."""
         return self.branch(range(len(self.texts)))
 
     def branch(self, rows: Sequence[int]) -> Self:
-        """Another session whose row i goes on from where row rows[i] of this one is; one row may branch many times.
+        """A session whose row i continues row rows[i] of this one; a row may branch several times.
 
-        Each gives what that row would; `chooser.reseed` gives them random numbers of their own.
+        Each branch continues with the tokens of its origin; `sampler.reseed` gives the branches their own random
+        numbers.
         """
         other, index = copy(self), torch.tensor(list(rows), dtype=torch.long, device=self.device)
         other.texts, other.active = [list(self.texts[row]) for row in rows], [self.active[row] for row in rows]
@@ -128,13 +128,13 @@ class DecodeSession:
         return other
 
     def save(self, path: str | Path) -> None:
-        """Write all of it to a file; `model.resume` goes on from there with the same ids."""
+        """Write the whole state to a file; `model.resume` continues from there with the same ids."""
         from regard.generation.session_file import save_session
 
         save_session(self, path)
 
     def stop_row(self, row: int) -> None:
-        """Listen no more to this row."""
+        """End this row: its further tokens are ignored."""
         self.active[row] = False
 
     def step(self) -> list[int | None]:
@@ -145,18 +145,18 @@ class DecodeSession:
         return said
 
     def logits(self) -> Tensor:  # (B, V)
-        """The logits after all texts."""
+        """The logits after the newest token of every row."""
         if self.next_logits is None or self.cache is None:
             return self.prefill() if self.cache is None or self.full(self.cache) else self.decode_step(self.cache)
         logits, self.next_logits = self.next_logits, None
         if not self.model.hooks:
             return logits
-        undo_last_token(self.cache)  # a hook was attached since: it must see this token computed
+        undo_last_token(self.cache)  # a hook was attached since: it must see the computation of this token
         self.used -= 1
         return self.decode_step(self.cache)
 
     def choose(self, logits: Tensor) -> list[int]:
-        """One id a row. Where choosing needs the logits alone, a captured step goes on before the ids are here."""
+        """One id a row. For greedy decoding, the captured next step is launched before the ids reach the host."""
         if self.logits_hook is not None:
             self.logits_hook(logits)
         one, plain = self.decode_graph, self.sampler.is_greedy and self.logits_hook is None and not self.model.hooks
@@ -170,7 +170,7 @@ class DecodeSession:
         return ids
 
     def accept_token(self, row: int, id: int) -> int | None:
-        """What a row says: an id, or nothing if nothing may be said, and then it has ended."""
+        """Append the chosen id to a row; None if every token is forbidden, which ends the row."""
         if id == NOT_FINITE:
             raise config.RunError(DAMAGED_LOGITS)
         self.active[row] = id >= 0 and id not in self.ends  #: S110
@@ -197,23 +197,23 @@ class DecodeSession:
 
     @property
     def is_graph_worthwhile(self) -> bool:
-        """Whether enough is to come for a step to be captured, on a device that can."""
+        """Whether enough tokens are left for a capture to pay, on a device that has graphs."""
         return self.device.type in GRAPH_DEVICES and self.c.max_new_tokens - self.made >= MIN_STEPS
 
     def prefill(self) -> Tensor:  # (B, V)
-        """The logits after all texts, through a new cache with room for more."""
+        """Prefill a new cache, with room for more tokens; returns the logits after all texts."""
         self.trim_to_window()
         longest = max(map(len, self.texts))
         cache, given = self.new_cache(longest), self.source
         if self.cache is not None and self.cache.memory is not None:
-            cache.set_memory(self.cache.memory, self.cache.layers)  # the encoder has read it before
+            cache.set_memory(self.cache.memory, self.cache.layers)  # the encoder has run before
             given = {}
         logits = prefill(self.model, self.texts, cache, given, self.decode_graph)
         self.cache, self.used = cache, longest
         return logits
 
     def new_cache(self, longest: int) -> KVCache:
-        """A new cache with room for more than so many tokens; or a ring, once that is smaller."""
+        """A new cache with room for more than `longest` tokens, or a ring where that is smaller."""
         worth, coming = (
             self.is_graph_worthwhile and can_capture(self.model),
             min(self.c.max_new_tokens - self.made, SMALLEST * GROWTH),
@@ -233,7 +233,8 @@ class DecodeSession:
         return cache
 
     def use_graph(self, one: DecodeGraph | None) -> None:
-        """Replay this graph from now on; the one before is free, and so will this one be when the session is gone."""
+        """Replay this graph from now on; the previous one returns to the pool, as this one does when the session is
+        freed."""
         self.release_graph()
         self.decode_graph, self.release_graph = one, no_op
         if one is not None:
@@ -242,7 +243,8 @@ class DecodeSession:
             self.release_graph.atexit = False
 
     def trim_to_window(self) -> None:
-        """Beyond the window, a prompt keeps its end; a text that has grown keeps the newest half of the window."""
+        """Cut texts to the context window: a prompt keeps its end, a text that has grown keeps the newest half of the
+        window."""
         for row, text in enumerate(self.texts):
             if not self.active[row]:
                 self.texts[row] = text[: self.least]
@@ -264,17 +266,17 @@ class DecodeSession:
 
 
 def no_op() -> None:
-    """Nothing to return when a session ends: no graph was borrowed."""
+    """The default of `release_graph`: no graph is in use."""
 
 
 def prefill(
     model: Transformer, texts: list[list[int]], cache: KVCache, source: dict[str, Tensor | None],
     recorded: DecodeGraph | None = None,
 ) -> Tensor:  # (B, V)  # fmt: skip
-    """The logits after all texts, which an empty cache holds from now on: that of a recording, if there is one."""
+    """Prefill an empty cache with all texts, through a captured graph if there is one; returns the logits."""
     ids, real = pad_prompts(texts, cache.length.device)
     if real is None and model.c.embed.pad_id is not None:
-        real = torch.ones_like(ids, dtype=torch.bool)  # a target may begin with the pad token
+        real = torch.ones_like(ids, dtype=torch.bool)  # the decoder start token may be the pad token
     parts = list(prefill_chunks(cache, ids.shape[1]))
     if recorded is not None and len(parts) == 1 and all(table is None for table in source.values()):
         return recorded.read(ids, real)
@@ -287,14 +289,14 @@ def prefill(
 
 
 def prefill_chunks(cache: KVCache, count: int) -> Iterator[slice]:
-    """How so many tokens are read into a cache: a prefix in one piece, and what is still seen stays in a ring."""
+    """The slices of a chunked prefill: a prefix mask needs one chunk, and a ring must keep every slot still visible."""
     size = max(count, 1) if cache.first else PREFILL_CHUNK
     size = min(size, cache.capacity - cache.reach + 1) if cache.reach else size
     return (slice(start, start + size) for start in range(0, count, size))
 
 
 def cache_bucket(length: int) -> int:
-    """The smallest size of a cache with room for more than `length` tokens."""
+    """The smallest cache size with room for more than `length` tokens."""
     size = SMALLEST
     while size <= length:
         size *= GROWTH
@@ -302,7 +304,7 @@ def cache_bucket(length: int) -> int:
 
 
 def pad_prompts(texts: list[list[int]], device: torch.device) -> tuple[Tensor, Tensor | None]:
-    """(B, N) ids with padding on the left, and which are real: None if all are."""
+    """(B, N) ids with padding on the left, and the mask of real tokens: None if all are."""
     lengths = [len(text) for text in texts]
     longest = max(lengths)
     ids = torch.tensor([[0] * (longest - len(text)) + text for text in texts], device=device)
@@ -314,13 +316,14 @@ def pad_prompts(texts: list[list[int]], device: torch.device) -> tuple[Tensor, T
 
 @contextmanager
 def inference_mode(modules: list[nn.Module]) -> Iterator[None]:
-    """No dropout and no gradients, for one step: between steps the model may be trained, and is as it was.
+    """Inference mode for one step: no dropout and no gradients. Between steps the model may be trained, so its mode is
+    restored.
 
-    A model that is not being trained multiplies by the packed copy of its weights, if it has one (`PackedWeights`).
+    A model in eval mode uses the packed copy of its weights, if it has one (`PackedWeights`).
     """
     layout = None if modules[0].training else vars(modules[0]).get("layout")
     training = [vars(module) for module in modules if module.training]
-    for each in training:  # set the plain way, nn.Module looks each time whether it may be a parameter
+    for each in training:  # nn.Module.__setattr__ would check each time whether the value is a parameter
         each["training"] = False
     try:
         with torch.inference_mode(), nullcontext() if layout is None else layout.use(modules):

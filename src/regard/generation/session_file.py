@@ -1,11 +1,11 @@
-"""Decode sessions in files: texts, settings, random generators and KV cache, so that a session resumes exactly.
+"""Session files: texts, settings, random generators and KV cache of a decode session, so that it resumes exactly.
 
-    session.safetensors    said: what can be written in words, as JSON
+    session.safetensors    said: the fields that are no tensors, as JSON
                            chance.0, chance.1, ...: the state of each row's random generator
                            cache.order, cache.0.0, ...: the cache as it was computed; source, source_real
 
-The cache is stored and not computed again: another order of the same sums would give other last digits, and now and
-then another token.
+The cache is stored rather than recomputed: another order of summation would change the last bits, and now and then a
+token.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ BROKEN = (KeyError, TypeError, AttributeError, ValueError, RuntimeError, IndexEr
 
 
 def save_session(session: DecodeSession, path: str | Path) -> None:
-    """Write a session to a file, whole or not at all."""
+    """Write a session to a file, atomically."""
     from regard.hub.weights import save_tensors
 
     path, chooser, cache = Path(path), session.sampler, session.cache
@@ -60,7 +60,7 @@ def save_session(session: DecodeSession, path: str | Path) -> None:
 
 
 def load_session(model: Transformer, path: str | Path, limits: GenerationLimits) -> DecodeSession:
-    """The session in a file, to go on with the model that it was saved with."""
+    """Load a session from a file, for the model that it was saved with."""
     from regard.hub.weights import load_tensors_lazy
 
     tensors = load_tensors_lazy(path)
@@ -107,7 +107,7 @@ def restore_session(
 
 
 def replay_tokens(session: DecodeSession, saved: dict[str, Any]) -> None:
-    """Tell the sampler every generated token again, in the order of the first time."""
+    """Update the sampler with every generated token, in the original order."""
     new = [text[len(text) - made :] for text, made in zip(saved["whole"], saved["said"], strict=True)]
     for place in range(max(map(len, new), default=0)):
         session.sampler.update([row[place] if place < len(row) else None for row in new])
@@ -121,7 +121,7 @@ def cache_facts(cache: KVCache) -> dict[str, int]:
 
 
 def cache_tensors(cache: KVCache) -> Iterator[tuple[str, Tensor]]:
-    """All that a cache holds, by name."""
+    """All tensors of a cache, by name."""
     for name in ("order", "real", "length", "next"):
         yield f"cache.{name}", getattr(cache, name)
     for layer, entry in enumerate(cache.entries):
@@ -134,7 +134,7 @@ def restore_cache(
     model: Transformer, saved: dict[str, int], tensors: dict[str, Tensor], sources: dict[str, Tensor]
 ) -> KVCache:
     cache = model.cache(saved["rows"], saved["capacity"])
-    if sources:  # the encoder reads again; its keys and values are those of the file
+    if sources:  # the encoder runs again; its keys and values are those of the file
         cache.set_memory(*model.encode(sources["source"], sources.get("source_real"), None, None))  # type: ignore[arg-type]
         for layer, across in enumerate(cache.across):
             across.k, across.v = (tensors[f"across.{layer}.{side}"].to(cache.order.device) for side in "kv")
@@ -147,5 +147,5 @@ def restore_cache(
 
 
 def config_fingerprint(c: config.Transformer) -> str:
-    """A model's sentence in few letters."""
+    """A short hash of a model's config."""
     return hashlib.sha256(json.dumps(config.to_dict(c), sort_keys=True).encode()).hexdigest()[:16]

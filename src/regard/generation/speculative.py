@@ -1,17 +1,17 @@
-"""Speculative decoding: candidate tokens are guessed cheaply, and the model verifies them all in one forward pass.
+"""Speculative decoding: candidate tokens are proposed cheaply, and the model verifies them all in one forward pass.
 
     text         the  cat  sat │ on   the  mat  .       candidates
-    model says              on │ the  dog  ·    ·       after each of them, from one pass over all
+    model says              on │ the  dog  ·    ·       its choice after each, from one pass
     kept                       │ on   the  dog          two candidates, and one token of its own
 
 Candidates come from a draft model with the same vocabulary and settings, or from prompt lookup:
 
-    lookup      ... the cat sat on │ ... then the cat ─► sat on      what came after the same words before
+    lookup      ... the cat sat on │ ... then the cat ─► sat on      what followed the same tokens before
 
-The output is what the model gives by itself. Greedy: a candidate stays if it is the likeliest. Sampled: a candidate of
-probability q stays with probability min(1, p/q); one that does not is replaced by a draw from max(p - q, 0), which
-makes the whole a draw from p (Leviathan et al. 2023; Chen et al. 2023). A candidate costs one token more in a pass, not
-a pass of its own.
+The output is distributed as without speculation. Greedy: a candidate is accepted if it is the argmax. Sampled: a
+candidate of probability q is accepted with probability min(1, p/q); a rejected one is replaced by a sample from max(p -
+q, 0), so that the result is a sample from p (Leviathan et al. 2023; Chen et al. 2023). A candidate costs one more token
+in a forward pass, not a pass of its own.
 """
 
 from collections import deque
@@ -32,19 +32,21 @@ from regard.generation.logits_process import NO_TOKEN, NOT_FINITE, row_seed, sam
 from regard.generation.sampler import Sampler, TokenConstraint
 from regard.generation.session import DAMAGED_LOGITS, PREFILL_CHUNK, DecodeSession, cache_bucket, inference_mode
 
-Candidate = tuple[int, Tensor | None]  # a token, and the chances (V,) by which it was drawn; None if it was not
+Candidate = tuple[int, Tensor | None]  # a token, and the distribution (V,) it was sampled from; None if looked up
 
 
 class CandidateGenerator(Protocol):
+    """A source of candidate tokens for speculative decoding."""
+
     def guess(self, chooser: Sampler, most: int, ends: frozenset[int]) -> list[Candidate]:
-        """At most so many tokens that may come next in the one text of a sampler."""
+        """Propose at most `most` next tokens for the one text of a sampler."""
         ...
 
 
 class PromptLookup:
-    """Guesses what came after the last `size` tokens when they stood in the text before; or after fewer of them.
+    """Prompt lookup: proposes what followed the last `size` tokens, or fewer of them, earlier in the text.
 
-    Every run of up to `size` tokens is remembered with the place behind the last time that it was there.
+    Every run of up to `size` tokens is indexed with the position after its last occurrence.
     """
 
     def __init__(self, size: int) -> None:
@@ -52,7 +54,7 @@ class PromptLookup:
 
     def guess(self, chooser: Sampler, most: int, ends: frozenset[int]) -> list[Candidate]:
         [text] = chooser.texts
-        for end in range(self.read + 1, len(text)):  # the last token has nothing behind it yet
+        for end in range(self.read + 1, len(text)):  # nothing follows the last token yet
             self.places |= {tuple(text[end - size : end]): end for size in range(1, min(self.size, end) + 1)}
         self.read = max(self.read, len(text) - 1)
         runs = (tuple(text[-size:]) for size in range(min(self.size, len(text)), 0, -1))
@@ -61,7 +63,7 @@ class PromptLookup:
 
 
 class DraftModel:
-    """Guesses what a small model would say, by the same settings and with random numbers of its own."""
+    """Draft model: proposes tokens of a small model, sampled with the same settings and a generator of its own."""
 
     def __init__(self, model: Any, seed: int) -> None:
         self.model, self.modules = model, list(model.modules())
@@ -78,7 +80,7 @@ class DraftModel:
                 raise config.RunError(f"draft_model: {DAMAGED_LOGITS}")
             left = branch.filtered_logits(logits[None])
             if left.amax() == -torch.inf:
-                break  # nothing may be said
+                break  # every token is forbidden
             chances = left.softmax(-1)
             id = int(left.argmax() if chooser.c.temperature == 0 else sample_from(chances, [self.stream]))
             found.append((id, chances[0]))
@@ -87,23 +89,23 @@ class DraftModel:
 
 
 class IncrementalReader:
-    """A model that reads along with a text which grows, and from time to time takes something back."""
+    """Incremental forward passes of the draft model over a text that grows, and that loses rejected tokens again."""
 
     def __init__(self, model: Any) -> None:
         self.model, self.window = model, context_window(model, model.generation_limits)
         self.device = next(model.parameters()).device
         self.cache: KVCache | None = None
-        self.held, self.start = list[int](), 0  # what the cache holds: the text from `start` on
+        self.held, self.start = list[int](), 0  # the ids in the cache: the text from `start` on
 
     def logits_after(self, text: Sequence[int]) -> Tensor:  # (V,)
-        """The logits after a text, of which only the new part is read."""
+        """The logits after a text, of which only the new tokens are fed."""
         if self.cache is None or not 0 < len(text) - self.start <= self.cache.capacity:
             self.reset_cache(len(text))
         assert self.cache is not None
         seen = list(text[self.start :])
         same = len(self.held) if self.held == seen[: len(self.held)] else common_prefix(self.held, seen)
         kept = min(same, len(seen) - 1)
-        kept = kept if kept >= self.cache.first else 0  # tokens that see each other are read together
+        kept = kept if kept >= self.cache.first else 0  # tokens that attend to each other are fed together
         if kept < len(self.held):
             self.cache.truncate(kept)
         for part in torch.tensor([seen[kept:]], device=self.device).split(PREFILL_CHUNK, dim=1):
@@ -112,19 +114,19 @@ class IncrementalReader:
         return logits[0, -1]
 
     def reset_cache(self, length: int) -> None:
-        """An empty cache, for the newest part of a text that is longer than what the model reads at once."""
+        """An empty cache, for the newest part of a text that exceeds the context window."""
         kept = length if self.window is None or length <= self.window else max(self.window // 2, 1)
         room = cache_bucket(kept) if self.window is None else min(cache_bucket(kept), self.window)
         self.cache, self.held, self.start = self.model.cache(1, room), [], length - kept
 
 
 def fit_vocab(logits: Tensor, vocab: int) -> Tensor:  # (v,) -> (V,)
-    """As many as the model's own: tables of one vocabulary may be padded to different sizes."""
+    """Logits cut or padded to the vocabulary of the model: one vocabulary may be padded to different sizes."""
     return F.pad(logits[:vocab], (0, max(vocab - len(logits), 0)), value=-torch.inf)
 
 
 def check_draft_model(model: Any, draft: Any) -> None:
-    """A draft goes on from texts, in the same tokens."""
+    """Check that a draft model is a decoder with the vocabulary of the model."""
     if not hasattr(draft, "generation_limits") or not hasattr(draft, "output_tokenizer"):
         raise config.ConfigError(f"draft_model: expected a model, as regard.load gives it, got {type(draft).__name__}")
     if draft.encoder is not None:
@@ -145,12 +147,13 @@ def vocabulary_of(model: Any) -> dict[str, int]:
     return found
 
 
-PROPOSED = 5  # tokens at a time
+PROPOSED = 5  # candidates in a pass
 SPECULATION_SETTINGS = ("draft_model", "prompt_lookup", "num_speculative_tokens")  # they change no text
 
 
 class SpeculativeSession(DecodeSession):
-    """A session whose rows are guessed ahead, each for itself. `guessed` and `kept` count the tokens of each row."""
+    """A decode session with speculative decoding, each row by itself. `guessed` and `kept` count the candidates of each
+    row, proposed and accepted."""
 
     def __init__(
         self,
@@ -194,9 +197,9 @@ class SpeculativeSession(DecodeSession):
 
 
 class SpeculativeRow(DecodeSession):
-    """One text. Its cache holds all of it but the last token, as that of any session does."""
+    """Speculative decoding of one text. As in any session, its cache holds all tokens but the last."""
 
-    rings = False  # a guess that does not stay is forgotten again, and a ring cannot go back
+    rings = False  # rejected candidates are truncated, which a ring cannot do
 
     def __init__(
         self,
@@ -220,11 +223,11 @@ class SpeculativeRow(DecodeSession):
         return self.ready.popleft()
 
     def reread(self) -> list[int | None]:
-        """One token after reading the text anew."""
+        """Prefill a new cache, and choose one token."""
         return self.accept_guesses(self.prefill(), [])
 
     def verify_guesses(self, cache: KVCache) -> list[int | None]:
-        """The guesses that stay and one token more; the cache forgets the others."""
+        """Verify the candidates in one forward pass: the accepted ones and one token more. The others are truncated."""
         most = min(self.guess, cache.capacity - self.used - 1, self.left - 1)
         guesses = self.guesser.guess(self.sampler, max(most, 0), self.ends)
         ids = torch.tensor([[*self.last, *(id for id, _ in guesses)]], device=self.device)
@@ -238,7 +241,7 @@ class SpeculativeRow(DecodeSession):
         return said
 
     def accept_guesses(self, logits: Tensor, guesses: list[Candidate]) -> list[int | None]:  # (1 + M, V)
-        """What is said, up to the first guess that does not stay; None where nothing may be said."""
+        """The chosen tokens, up to the first rejected candidate; None where every token is forbidden."""
         said: list[int | None] = []
         for place, (guess, chances) in enumerate([*guesses, (None, None)]):
             id = accept_or_resample(self.sampler, logits[place : place + 1], guess, chances)
@@ -259,7 +262,8 @@ class SpeculativeRow(DecodeSession):
 def accept_or_resample(
     chooser: Sampler, logits: Tensor, guess: int | None, chances: Tensor | None
 ) -> int:  # (1, V), (V,)
-    """The guess, or another token, distributed as the sampler draws; `chances` are those of the guess."""
+    """The candidate, or another token in its place, distributed as the sampler samples; `chances` is the draft's
+    distribution."""
     if guess is None or chooser.c.temperature == 0:
         return int(chooser.choose(logits))
     if not logits.amax().isfinite():
@@ -272,11 +276,11 @@ def accept_or_resample(
     if torch.rand(1, generator=stream, dtype=p.dtype).item() * q[guess] < p[guess]:
         return guess
     rest = (p - q).clamp(min=0)
-    return int(sample_from((rest if rest.any() else p)[None], [stream]))  # nothing rests where p and q are the same
+    return int(sample_from((rest if rest.any() else p)[None], [stream]))  # no mass is left where p and q are equal
 
 
 def wants_speculation(given: dict[str, Any]) -> bool:
-    """Whether tokens are guessed ahead. Settings that are None are taken out."""
+    """Whether the settings ask for speculative decoding. Settings that are None are removed."""
     for name in [name for name in SPECULATION_SETTINGS if name in given and given[name] is None]:
         del given[name]
     names = [name for name in SPECULATION_SETTINGS if name in given]
@@ -290,7 +294,7 @@ def wants_speculation(given: dict[str, Any]) -> bool:
 
 
 def check_speculation(model: Any, draft: Any, lookup: int | None, guess: int) -> None:
-    """Refuses what cannot be guessed ahead, or guessed with."""
+    """Refuse settings and models that speculative decoding does not support."""
     if (draft is None) == (lookup is None):
         what = "neither is given" if draft is None else "both are given"
         raise config.ConfigError(f"draft_model and prompt_lookup: {what}; tokens are proposed by one of the two")
@@ -313,4 +317,4 @@ def can_rewind(model: Any) -> bool:
     try:
         return all(isinstance(entry, LayerKV) for entry in model.cache(1, 1).entries)
     except config.ConfigError:
-        return True  # it does not write from left to right at all, which a session says better
+        return True  # not an autoregressive model, for which the session has a better message

@@ -1,11 +1,11 @@
 """Structured output: constraints on the next token, so that the text matches a regular expression or a JSON schema.
 
-    regex  [0-9]{2}:[0-9]{2}      so far  1 7          may come next   :  and every token that begins with it
+    regex  [0-9]{2}:[0-9]{2}      so far  1 7          allowed next    :  and every token that begins with it
                                           1 7 : 0 5                    the end, and nothing else
 
-`llguidance` (extra `constrain`) walks the expression or the schema byte by byte, and all tokens of the vocabulary along
-with it. Every token whose bytes fit is allowed, however a text is usually cut into tokens. An end token may come where
-the text may end; where there is none, the text is over when nothing more fits.
+`llguidance` (extra `constrain`) walks the expression or the schema byte by byte, together with all tokens of the
+vocabulary. Every token whose bytes fit is allowed, also where the tokenizer would split the text differently. An end
+token is allowed where the text may end; a model without one ends when no token fits.
 """
 
 import json
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from regard.text.tokenizer import Tokenizer
 
 LONGEST, LARGEST = 10_000, 200_000  # characters of a regex, and of a schema
-FUEL = 200_000  # work that compiling may take, by the library's count: beyond it a single step would take too long
-# JSON as json.dumps writes it: free spaces would let a model write nothing else for ever.
+FUEL = 200_000  # limit of the work of compiling, in the library's units: beyond it a single step would take too long
+# JSON as json.dumps writes it: with free whitespace a model could write spaces for ever.
 LAYOUT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-HEADER = '%llguidance {"no_forcing": true}\nstart: '  # all that fits may be said, not only its usual tokens
+HEADER = '%llguidance {"no_forcing": true}\nstart: '  # every token that fits is allowed, not only the usual split
 NO_BYTES = ("this tokenizer joins its tokens by rules of its own, so that none has bytes that a constraint could be "
             "compared with; use a model with byte-level BPE, SentencePiece, characters or bytes")  # fmt: skip
 
@@ -39,7 +39,7 @@ NO_BYTES = ("this tokenizer joins its tokens by rules of its own, so that none h
 def build_constraint(
     c: config.SamplingParams, tokenizer: "Tokenizer", vocab: int, ends: frozenset[int]
 ) -> TokenConstraint | None:
-    """The rule that settings ask for, at its beginning: for one row, as `copy` makes it for others. None if none."""
+    """The constraint of the settings in its start state, for one row (`copy` it for others), or None."""
     if c.regex is None and c.json_schema is None:
         return None
     words = grammar_vocabulary(tokenizer, vocab, ends)
@@ -51,14 +51,14 @@ def build_constraint(
 
 
 def try_first_token(rule: "GrammarConstraint") -> None:
-    """Refuses here what can never be said, and what is too large to walk: its first step shows that."""
+    """Refuse a constraint that no text can meet, or whose grammar is too large: its first step shows either."""
     first = rule.allowed_tokens().nonzero()
     if len(first) and not rule.over:
         rule.copy().advance(int(first[0, 0]))
 
 
 class GrammarConstraint:
-    """One row's place in a grammar. What it is told later than an end token, it does not hear."""
+    """Grammar state of one row. Tokens after an end token are ignored."""
 
     def __init__(self, words: "GrammarVocabulary", setting: str, grammar: str, ends: frozenset[int]) -> None:
         guide, self.setting, self.words, self.ends, self.over = import_llguidance(), setting, words, ends, False
@@ -72,7 +72,7 @@ class GrammarConstraint:
             raise ConfigError(f"{setting}: {'it is too much to compile; make it simpler' if much else why}")
 
     def allowed_tokens(self) -> Tensor:
-        """(V,) which ids may come next; none when the text is over."""
+        """(V,) True for the ids that may come next; none when the text is over."""
         none = torch.zeros(self.words.count, dtype=torch.bool)
         if self.over:
             return none
@@ -109,12 +109,12 @@ class GrammarConstraint:
 
 
 def regex_grammar(regex: str, words: "GrammarVocabulary") -> tuple[str, str]:
-    """A regular expression, as Python and the library both understand it; \\d, \\w and \\s are of ASCII."""
+    """The grammar of a regular expression that is valid for Python and for the library; \\d, \\w and \\s are ASCII."""
     if len(regex) > LONGEST:
         raise ConfigError(f"regex: {len(regex):,} characters are more than {LONGEST:,}; make it shorter")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error")  # "possible nested set": what the library has, and Python may have one day
+            warnings.simplefilter("error")  # "possible nested set": syntax of the library that Python may adopt
             re.compile(regex)
     except (re.error, Warning, RecursionError, OverflowError) as problem:
         raise ConfigError(f"regex: {quote_short(regex)} cannot be read: {problem}") from None
@@ -125,7 +125,7 @@ def regex_grammar(regex: str, words: "GrammarVocabulary") -> tuple[str, str]:
 
 
 def schema_grammar(schema: str) -> tuple[str, str]:
-    """A JSON schema; what the library does not know of it is refused, not passed over."""
+    """The grammar of a JSON schema; keywords that the library does not support are refused, not ignored."""
     if len(schema) > LARGEST:
         raise ConfigError(f"json_schema: {len(schema):,} characters are more than {LARGEST:,}; make it shorter")
     try:
@@ -142,7 +142,7 @@ def quote_short(text: str) -> str:
 
 
 def short_error(problem: str) -> str:
-    """The library's words without the grammar that it was given, in one line."""
+    """The library's error message in one line, without the grammar that it quotes."""
     told = [line.strip() for line in problem.splitlines() if line.strip() and not re.match(r"\s*(\d+ \||\^)", line)]
     reason = next((line for line in told if line.startswith("error: ")), told[0] if told else "")
     around = r"^error: |^at \d+\(\d+\): (failed to compile JSON schema: )?|\(in \w+\): ?|<non-verbose/>$"
@@ -153,9 +153,10 @@ def short_error(problem: str) -> str:
 
 
 class GrammarVocabulary:
-    """A vocabulary as the library walks it: the bytes of `count` ids, and one more that stands for the end.
+    """The vocabulary in the form that the library walks: the bytes of `count` ids, and one more that stands for the
+    end.
 
-    `alphabet` is the expression of all that can be said, where that is not every text.
+    `alphabet` is the expression of all texts that the tokens can spell, where they cannot spell every byte.
     """
 
     def __init__(self, spelt: list[bytes], count: int) -> None:
@@ -173,7 +174,7 @@ KNOWN: "WeakKeyDictionary[Tokenizer, dict[tuple[int, frozenset[int]], GrammarVoc
 
 
 def grammar_vocabulary(tokenizer: "Tokenizer", vocab: int, ends: frozenset[int]) -> GrammarVocabulary:
-    """Made once for a tokenizer. An end token is not part of the text, whatever it is called."""
+    """The grammar vocabulary of a tokenizer, built once and cached. An end token has no bytes, whatever its name is."""
     known = KNOWN.setdefault(tokenizer, {})
     if (vocab, ends) not in known:
         if (spelt := token_bytes_in_context(tokenizer)) is None:
@@ -183,13 +184,13 @@ def grammar_vocabulary(tokenizer: "Tokenizer", vocab: int, ends: frozenset[int])
 
 
 def reachable_grammar(tokens: set[bytes]) -> str | None:
-    """All texts of these tokens, for a vocabulary that cannot spell every byte: a rule must lead to no dead end."""
+    """The expression of all texts of these tokens, for a vocabulary that cannot spell every byte: no dead ends."""
     if len({token for token in tokens if len(token) == 1}) == 256:
         return None
     try:
         texts = sorted(token.decode() for token in tokens)
     except UnicodeDecodeError:
-        return None  # parts of characters, but not all of them: where they end is found when it is met
+        return None  # some tokens are partial characters: a dead end is found when it is reached
     said: str = import_llguidance().regex_to_lark(f"({'|'.join(map(re.escape, texts))})*", "")
     return said
 

@@ -1,7 +1,7 @@
-"""Text stream: the texts of a session as they become certain, row by row, with stop strings; and Completion.
+"""Text stream: detokenized text of a session, row by row, as soon as it is final, with stop strings; and Completion.
 
-Two things make text wait. A token may be half a character: the detokenizer holds it back. And the newest text may be
-the beginning of a stop string: it is shown when it turns out not to be one.
+Text is held back for two reasons. A token may be part of a character, which the detokenizer completes first. And the
+newest text may be the beginning of a stop string; it is emitted when it turns out not to be one.
 """
 
 import time
@@ -16,18 +16,19 @@ if TYPE_CHECKING:
     from regard.generation.beam_search import BeamHypothesis
     from regard.text.tokenizer import Tokenizer
 
-BEFORE = 16  # tokens of the prompt that a stream is shown: a first word is spelt without the space that others have
+BEFORE = 16  # prompt tokens for the detokenizer: the first word of a text is spelt without the space of others
 FinishReason = Literal["length", "eos", "stop"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Completion:
-    """What came after a prompt, and why it ended: after `length` tokens, by an `eos` token, or by a `stop` string.
+    """A completion: the generated text of a prompt and its finish reason: token limit (`length`), end token (`eos`), or
+    `stop` string.
 
-    `ids` are all tokens chosen, that which ended it included; `text` leaves out the end token and the stop string.
-    `seconds` pass from the first look at the prompt to the last token; `seed` gives the same prompts the same texts.
-    Beam search has no seed but a `score`, and the `others` that it found, the best first. Of tokens that were `guessed`
-    ahead, so many were `kept`.
+    `ids` are all generated tokens, the end token included; `text` excludes the end token and the stop string. `seconds`
+    run from the start of the prefill to the last token; `seed` reproduces the texts of the same prompts. Beam search
+    has no seed but a `score`, and the `others` that it found, the best first. Speculative decoding counts the
+    candidates: `guessed`, and `kept` of them.
     """
 
     prompt: str
@@ -43,12 +44,12 @@ class Completion:
 
     @property
     def acceptance(self) -> float | None:
-        """The part of the guesses that stayed; None where nothing was guessed."""
+        """The acceptance rate of speculative candidates; None where there were none."""
         return self.kept / self.guessed if self.guessed else None
 
     @property
     def speed(self) -> float:
-        """Tokens a second, the reading of the prompt included."""
+        """Tokens a second, prefill included."""
         return len(self.ids) / self.seconds if self.seconds else 0.0
 
 
@@ -60,7 +61,7 @@ def completion_from_beams(
     ends: frozenset[int],
     seconds: float,
 ) -> Completion:
-    """What a search found after a prompt (in ids: `text`): the best, with the others in it."""
+    """The completion of a prompt (`text`, in ids) from beam search: the best hypothesis, with the others in it."""
     told = []
     for one in found:
         voice, ended = StopStringFilter(tokenizer, text, ()), one.ids[-1] in ends
@@ -73,7 +74,7 @@ def completion_from_beams(
 
 
 class TextStream:
-    """Iterate it for (row, text) as text becomes certain; then `completions` has all of it."""
+    """Streamed text of a session. Iterate it for (row, text) as text becomes final; then read `completions`."""
 
     def __init__(self, session: DecodeSession, tokenizer: "Tokenizer", prompts: list[str]) -> None:
         self.session, self.prompts, self.began = session, prompts, time.perf_counter()
@@ -86,12 +87,12 @@ class TextStream:
                 if id is not None and (text := self.append_token(row, id)):
                     yield row, text
         for row, voice in enumerate(self.rows):
-            why: FinishReason = "length" if self.session.active[row] else "eos"  # where nothing more could be said
+            why: FinishReason = "length" if self.session.active[row] else "eos"  # eos: every token was forbidden
             if voice.reason is None and (text := voice.finish(why, self.elapsed)):
                 yield row, text
 
     def append_token(self, row: int, id: int) -> str:
-        """The text that has become certain by one more token of a row."""
+        """The text that becomes final by one more token of a row."""
         voice = self.rows[row]
         voice.ids.append(id)
         if not self.session.active[row]:
@@ -108,7 +109,7 @@ class TextStream:
 
     @property
     def speculation_counts(self) -> tuple[list[int], list[int]]:
-        """How many tokens of each row were guessed, and how many of them stayed."""
+        """The proposed and the accepted candidates of each row."""
         none = [0] * len(self.prompts)
         return (
             (self.session.guessed, self.session.kept) if isinstance(self.session, SpeculativeSession) else (none, none)
@@ -126,27 +127,27 @@ class TextStream:
 
 
 class StopStringFilter:
-    """One row's tokens becoming text."""
+    """Detokenizer of one row that holds back possible stop strings."""
 
     def __init__(self, tokenizer: "Tokenizer", prompt: list[int], stops: tuple[str, ...]) -> None:
         self.stream, self.stops = tokenizer.stream(), stops
         for id in prompt[-BEFORE:]:
             self.stream.put(id)
-        self.stream.flush()  # a prompt is whole: nothing of it is still to be said
+        self.stream.flush()  # the prompt is complete: nothing of it is emitted
         self.ids: list[int] = []
         self.text, self.held, self.stopped = "", "", False
         self.reason: FinishReason | None = None
         self.seconds = 0.0
 
     def finish(self, reason: FinishReason, seconds: float) -> str:
-        """The rest, which no further token can change."""
+        """The rest of the text, when no token follows."""
         rest = "" if self.stopped else self.append(self.stream.flush())
         self.reason, self.seconds = "stop" if self.stopped else reason, seconds
         self.text, rest, self.held = self.text + self.held, rest + self.held, ""
         return rest
 
     def append(self, new: str) -> str:
-        """What can be shown: nothing from a stop string on, and not what may still become one."""
+        """The text that is final: without a stop string and all after it, and without what may become one."""
         self.held += new
         place = find_stop(self.held, self.stops)
         self.stopped = place is not None
@@ -157,7 +158,7 @@ class StopStringFilter:
 
 
 def find_stop(text: str, stops: tuple[str, ...]) -> int | None:
-    """Where the stop string begins that is complete first, however the text was cut into tokens."""
+    """Where the first completed stop string begins, however the text was split into tokens."""
     found = [(place + len(stop), place) for stop in stops if (place := text.find(stop)) >= 0]
     return min(found)[1] if found else None
 
