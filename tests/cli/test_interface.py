@@ -62,7 +62,7 @@ SURFACE = {
     "lens tune": "model file --out --steps --lr --halves --no-halves --dtype",
     "lens attribute": "model text --source --token --against --position --neurons --dtype --out --json",
     "lens inputs": "model text --source --method --token --position --dtype --out --json",
-    "lens agreement": "model file --limit --dtype --out --json",
+    "lens agreement": "model file --limit --ablation --dtype --out --json",
     "lens patch": "model clean corrupted --token --against --part --source --corrupted-source --noise --dtype "
                   "--out --json",
     "lens trace": "model text --subject --token --source --part --window --dtype --out --json",

@@ -1,5 +1,11 @@
 """Is attention an explanation: rank correlations, and models whose answer is known because their weights are set."""
 
+import copy
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
 import pytest
 import torch
 from lens.planted import GIVEN, KEY, attend, straight
@@ -134,8 +140,75 @@ def test_the_report_has_attention_with_gradient_and_ablation_side_by_side(name):
     assert_close(torch.tensor(table["attention", "spread"][1:]).double(), theirs.std(0), rtol=1e-5, atol=1e-6)
     assert table["attention", "prompts"] == (4, 4, 4)
     assert [row[0] for row in found.head_table().rows] == ["0.0", "0.1", "0.2", "1.0", "1.1", "1.2"]
-    assert found.head_table().columns[1:] == ("gradient", "gradient spread", "occlusion", "occlusion spread")
+    columns = ("gradient", "occlusion", "ablation")
+    assert found.head_table().columns == ("head", *(name for each in columns for name in (each, f"{each} spread")))
     assert f"{theirs.mean(0)[1]:.2f} ± {theirs.std(0)[1]:.2f}" in found.sentence()
+
+
+@pytest.mark.spec("S152")
+@pytest.mark.parametrize("name", ["decoder", "translator", "vit"])
+def test_beside_its_agreement_stands_what_a_head_is_worth(name):
+    """Ablation as zeros in the weights, and scipy's correlation of it with the agreement of every head."""
+    model, rows = prompts(name, 4)
+    side, part = ("source", "cross") if name == "translator" else ("input", "attn")
+    methods = ("attention", "gradient", "occlusion")
+    found = compare_explanations(model, rows, methods=methods, side=side)
+    scores = [attribute_inputs(model, row, method="gradient") for row in rows]
+    without = torch.zeros(4, len(found.heads), dtype=torch.float64)
+    for place, (layer, head) in enumerate(found.heads):
+        cut = copy.deepcopy(model)
+        attention = getattr(cut.trunk.blocks[layer], part)
+        with torch.no_grad():
+            attention.out.weight.unflatten(1, (attention.heads, -1))[:, head] = 0
+        without[:, place] = torch.tensor([
+            attribute_inputs(cut, row, method="gradient", target=whole.target).score
+            for row, whole in zip(rows, scores, strict=True)
+        ])  # fmt: skip
+    fall = torch.tensor([[whole.score] for whole in scores]).double() - without
+    theirs = [stats.spearmanr(each, effect.abs()).statistic
+              for each, effect in zip(found.by_head[..., 0], fall, strict=True)]  # fmt: skip
+    mean = torch.tensor([row[-2] for row in found.head_table().rows])
+
+    assert_close(found.effects, fall, atol=1e-5, rtol=0)
+    assert_close(mean.double(), fall.mean(0), atol=1e-5, rtol=0)
+    assert_close(torch.tensor(found.effect_table().rows[0][1:3]).double(),
+                 torch.tensor([np.mean(theirs), np.std(theirs, ddof=1)]))  # fmt: skip
+    assert_close(found.picture("ablation").values.flatten().double(), fall.mean(0), atol=1e-5, rtol=0)
+    json.dumps(found.to_json(), allow_nan=False)
+
+
+def test_a_head_that_writes_nothing_is_worth_nothing_and_its_mean_is_no_loss():
+    found = compare_explanations(graded(wrong_head=True), orders(), **PLANTED)
+    alike = compare_explanations(straight(heads=2), orders(), ablation="mean", **PLANTED | {"methods": ("gradient",)})
+
+    assert found.effects[:, 0].min() > 0.1 and found.effects[:, 1].abs().max() < 1e-6
+    assert "Without head 0.0 the logit falls by" in found.sentence()
+    assert alike.effects.abs().max() < 1e-6 and alike.by_head.isnan().all()  # looks at all alike: no order, no effect
+    assert found.to_json()["ablation"] == "zero" and alike.to_json()["ablation"] == "mean"
+
+
+def test_whether_heads_that_agree_matter_more_is_said_where_prompts_are_enough():
+    """Numbers laid out so that agreement goes with the effect, goes against it, or one way and the other by turns."""
+    found = compare_explanations(graded(), orders(), **PLANTED)
+    torch.manual_seed(0)
+    agreement, turns = torch.randn(10, 6, 3), torch.tensor([1.0, -1.0]).repeat(5)[:, None]
+    agreement[:, 5] = torch.nan
+    with_it, sizes = agreement[..., 1].exp().nan_to_num(9.0), {"heads": tuple((0, i) for i in range(6))}
+    more, less, none = (replace(found, effects=each, by_head=agreement, **sizes)
+                        for each in (with_it, -1 / with_it, with_it**turns))  # fmt: skip
+
+    assert "heads that agree with integrated gradients matter more (1.00 ± 0.00 over heads)" in more.sentence()
+    assert "heads that agree with integrated gradients matter less (-1.00 ± 0.00 over heads)" in less.sentence()
+    assert "does not tell how much it matters" in none.sentence()
+    assert len(none.head_table(4).rows) == 4 and "4 of 6 heads" in none.head_table(4).note
+    assert f"{none.by_head[:, 0, 1].mean():.2f} ± {none.by_head[:, 0, 1].std():.2f}" in str(none)
+
+
+def test_heads_without_an_order_are_left_white_in_the_picture(tmp_path):
+    found = compare_explanations(graded(), orders(2), **PLANTED)
+
+    assert math.isnan(found.picture().values[0, 1]) and found.picture().cells[0][1] in ("+0", "-0")
+    assert "<svg" in found.plot(str(tmp_path / "agreement.svg"))
 
 
 def test_tokens_that_the_explained_place_cannot_see_are_no_part_of_it():
@@ -162,6 +235,7 @@ def test_prompts_that_are_too_short_are_counted():
         ({"methods": ("attention", "saliency")}, "no 'saliency' to compare"),
         ({"methods": ("attention",)}, "compared with something else"),
         ({"correlation": "pearson"}, "no 'pearson' to compare"),
+        ({"ablation": "none"}, "no 'none' to compare; there are zero, mean"),
         ({"side": "source"}, "'source' is not there"),
         ({"prompts": []}, "at least one"),
         ({"prompts": "the cat"}, "give a list"),

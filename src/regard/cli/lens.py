@@ -27,6 +27,7 @@ AgainstOption = Annotated[str | None, typer.Option(metavar="WORD", help="A secon
 OutOption = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Write it: .svg or .png, .html, .csv, .json.")
 ]
+AblationOption = Annotated[str, typer.Option(metavar="NAME", help="What takes a head's place: mean or zero.")]
 FilesArgument = Annotated[
     str, typer.Argument(metavar="FILE", help="Texts, a line each, or the column text of records.")
 ]
@@ -145,16 +146,17 @@ def agreement(
     file: FilesArgument,
     *,
     limit: Annotated[int, typer.Option(metavar="N", help="Texts to read at most.")] = 50,
+    ablation: AblationOption = "zero",
     dtype: Dtype = "fp32",
     out: OutOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Ask whether attention is an explanation: its rank correlation with gradients and occlusion, over texts."""
+    """Ask whether attention is an explanation: its rank correlation with gradients, occlusion and ablation of heads."""
     texts = read_texts(file)[:limit]
     opened = open_lens_model(model, dtype)
     from regard import lens
 
-    show_result(lens.compare_explanations(opened, lay_out_texts(opened, texts)), out, json)
+    show_result(lens.compare_explanations(opened, lay_out_texts(opened, texts), ablation=ablation), out, json)
 
 
 def patch(
@@ -227,7 +229,7 @@ def induction(
     length: Annotated[int, typer.Option(metavar="N", help="Random tokens that are said twice.")] = 24,
     texts: Annotated[int, typer.Option(metavar="N", help="How many such texts.")] = 8,
     seed: Annotated[int, typer.Option(metavar="N", help="Of the random tokens.")] = 0,
-    ablation: Annotated[str, typer.Option(metavar="NAME", help="What takes a head's place: mean or zero.")] = "mean",
+    ablation: AblationOption = "mean",
     dtype: Dtype = "fp32",
     out: OutOption = None,
     json: JsonOption = False,

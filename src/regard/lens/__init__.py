@@ -2,8 +2,9 @@
 
 from regard.lens.ablation import AblationRow, ablate, ablate_all, idle_heads, noise_threshold, prunable_heads
 from regard.lens.attention_maps import AttentionView, attention_patterns, attention_views, why_not_watchable
+from regard.lens.attribution.agreement_result import ExplanationAgreement
 from regard.lens.attribution.direct_attribution import attribute_logit
-from regard.lens.attribution.explanation_agreement import ExplanationAgreement, compare_explanations
+from regard.lens.attribution.explanation_agreement import compare_explanations
 from regard.lens.attribution.input_attribution import ATTRIBUTION_METHODS, InputAttribution, attribute_inputs
 from regard.lens.attribution.logit_parts import LogitAttribution, LogitPart
 from regard.lens.attribution.rollout import attention_rollout

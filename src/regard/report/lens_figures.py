@@ -100,9 +100,10 @@ def figure_size(picture: Picture) -> tuple[float, float]:
 
 def draw_grid(picture: Picture, figure: Any, axes: Any) -> None:
     values = picture.values.double().cpu().numpy()
-    scale: dict[str, Any] = {"cmap": "viridis", "vmin": min(0.0, float(values.min())) if values.size else 0.0}
+    known = values[values == values]  # what has no value is left white
+    scale: dict[str, Any] = {"cmap": "viridis", "vmin": min(0.0, float(known.min())) if known.size else 0.0}
     if picture.center is not None:
-        far = float(abs(values - picture.center).max()) or 1.0
+        far = (float(abs(known - picture.center).max()) if known.size else 0.0) or 1.0
         scale = {"cmap": "RdBu_r", "vmin": picture.center - far, "vmax": picture.center + far}
     image = axes.imshow(values, aspect="auto", interpolation="nearest", **scale)
     axes.set_xticks(range(len(picture.columns)), picture.columns, rotation=60, ha="right")
@@ -111,7 +112,8 @@ def draw_grid(picture: Picture, figure: Any, axes: Any) -> None:
     figure.colorbar(image, ax=axes, label=picture.unit)
     for row, texts in enumerate(picture.cells or ()):
         for column, text in enumerate(texts):
-            shade = sum(image.cmap(image.norm(values[row, column]))[:3])
+            value = values[row, column]
+            shade = sum(image.cmap(image.norm(value))[:3]) if value == value else 3.0
             axes.text(column, row, text, ha="center", va="center", fontsize=7,
                       color="black" if shade > 1.5 else "white")  # fmt: skip
 
