@@ -21,7 +21,7 @@ CHANGES ?=
 # Where this is set, every process that a test or a command starts compiles the library again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup test test-full check types pages audit demo bench gpu faults map clean
+.PHONY: help setup test test-full check types pages audit peers demo bench gpu faults map clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-9s %s\n", $$1, $$2 }'
@@ -63,6 +63,17 @@ audit: setup  ## known holes in what constraints.txt names (needs the network), 
 	$(BIN)/python tools/constraints.py
 	test -x .venv/audit/bin/pip-audit || { $(PYTHON) -m venv .venv/audit && .venv/audit/bin/python -m pip install --disable-pip-version-check -q pip-audit; }
 	.venv/audit/bin/pip-audit -r constraints.txt --no-deps --disable-pip
+
+# TransformerLens and captum stand apart as well: what they need is much, and would decide other versions here.
+PEERS = .venv/peers/bin/python
+peers: setup  ## the lens beside TransformerLens and captum, in an environment of their own; log in bench/results
+	test -x $(PEERS) || $(PYTHON) -m venv .venv/peers
+	$(PEERS) -m pip install --disable-pip-version-check -q -c constraints.txt torch
+	$(PEERS) -m pip install --disable-pip-version-check -q -c constraints.txt 'transformer-lens>=4.3' 'captum>=0.9' -e . pytest pytest-xdist hypothesis
+	@mkdir -p $(RESULTS)
+	{ $(PEERS) -m pip list --disable-pip-version-check --format=freeze | grep -iE '^(torch|transformers|transformer-lens|captum)==' \
+	  && OMP_NUM_THREADS=1 $(PEERS) -m pytest -vv --no-header tests/parity/test_transformer_lens.py tests/lens/test_input_attribution.py \
+	    -k 'transformer_lens or captum'; } 2>&1 | tee $(RESULTS)/peers.log
 
 demo: setup  ## the main job: train on Shakespeare for three minutes, hear the model speak, see what it learned
 	$(BIN)/regard train shakespeare $(CHANGES) --out $(OUT)
