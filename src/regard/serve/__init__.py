@@ -1,7 +1,7 @@
-"""The OpenAI-compatible API: completions, chat completions and routes for the other verbs.
+"""The OpenAI-compatible API: completions, chat completions, and routes for the other tasks.
 
     client ──► middleware ──► route ──► stream bridge ◄── the thread that owns the model
                key, host, sizes         text, chunk by chunk
 
-`app` puts it together; `web.server` listens, `web.model_pool` holds the models.
+`app` assembles it; `web.server` listens, `web.model_pool` holds the models.
 """

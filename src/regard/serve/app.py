@@ -25,7 +25,7 @@ from regard.web.settings import ServerSettings
 from regard.web.stream_bridge import LoopMailbox
 from regard.web.strict_json import validation_handler
 
-STOP = 0.8  # seconds, of those that closing may take
+STOP = 0.8  # seconds to wait for the threads, a part of the shutdown time
 REFUSED = {
     "description": "A refusal, in one sentence.",
     "content": {"application/json": {"schema": {
@@ -37,8 +37,8 @@ REFUSED = {
 
 
 async def stop_pool(house: ModelPool) -> None:
-    """Stop the threads of a pool, without waiting for long for one that is in the middle of a step: they are daemons,
-    and their results are no longer wanted."""
+    """Stop the threads of a model pool, without a long wait for one that is in the middle of a step: they are daemons,
+    and their results are no longer needed."""
     thread = threading.Thread(target=house.stop, name="regard stop", daemon=True)
     thread.start()
     until = time.monotonic() + STOP
@@ -47,14 +47,14 @@ async def stop_pool(house: ModelPool) -> None:
 
 
 def create_app(models: Mapping[str, Any], settings: ServerSettings | None = None) -> FastAPI:
-    """Models by the names that clients call them, as `regard.load` gives them."""
+    """Build the ASGI application for these models, as `regard.load` returns them, by the names that clients use."""
     settings = settings or ServerSettings()
     house = ModelPool(models, settings)
 
     @asynccontextmanager
     async def open_house(app: FastAPI) -> AsyncIterator[None]:
         app.state.post = LoopMailbox(asyncio.get_running_loop())
-        app.openapi()  # made once, and not while others wait
+        app.openapi()  # built once, before any request
         house.start()
         try:
             yield

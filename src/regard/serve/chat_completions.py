@@ -1,4 +1,4 @@
-"""POST /v1/chat/completions: the next turn of a chat, written in the model's own chat template."""
+"""POST /v1/chat/completions: the next turn of a chat, rendered with the model's own chat template."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ router = APIRouter(route_class=StrictRoute)
 
 @router.post("/v1/chat/completions")
 async def create_chat_completion(request: Request, body: ChatCompletionRequest) -> Response:
-    """Say the next thing in a chat."""
+    """Generate the next turn of a chat."""
     house: ModelPool = request.app.state.house
     resident = require_generation(house.find(body.model))
     if resident.form is None:
@@ -39,7 +39,7 @@ async def create_chat_completion(request: Request, body: ChatCompletionRequest) 
     )
     check_context(resident, len(ids), "messages")
     param = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
-    new = resolve_max_tokens(house, getattr(body, param), house.settings.most, param)  # as far as there is room
+    new = resolve_max_tokens(house, getattr(body, param), house.settings.most, param)  # limited by the context
     given = sampling_settings(body, new) | {"logprobs": body.top_logprobs or 0}
     order = build_order(body, [ids], given, house.settings)
     if body.logprobs:
@@ -53,14 +53,14 @@ def message_length(message: ChatMessage) -> int:
 
 
 def template_message(message: ChatMessage) -> dict[str, str]:
-    """A message as templates know it: what came in parts is one text."""
+    """A message in the form that chat templates expect: content parts are joined into one text."""
     content = message.content or ""
     text = content if isinstance(content, str) else "".join(part.text for part in content)
     return {"role": message.role, "content": text} | ({} if message.name is None else {"name": message.name})
 
 
 class ChatForm:
-    """Messages of the assistant."""
+    """Response form of chat completions: messages of the assistant."""
 
     kind, event, letters, is_long = "chat.completion", "chat.completion.chunk", "chatcmpl", False
 

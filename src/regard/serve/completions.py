@@ -1,6 +1,6 @@
-"""POST /v1/completions: what comes after a prompt; with `echo` also the prompt and the log-probabilities of its tokens.
+"""POST /v1/completions: the continuation of a prompt; with `echo` also the prompt and its tokens' log-probabilities.
 
-log p(token | the tokens before it); the first one, before which nothing stands, has none
+log p(token | the tokens before it); the first token has no context and so none
 """
 
 import math
@@ -36,14 +36,14 @@ from regard.web.strict_json import StrictRoute
 
 @dataclass(frozen=True)
 class EchoedPrompt:
-    """The prompt as text, and its tokens where their odds were asked for."""
+    """The text of a prompt for `echo`, and its tokens with log-probabilities where these are requested."""
 
     text: str
     tokens: tuple[TokenLogprob, ...] = ()
 
 
 def prompt_logprobs(answers: TextEngine, ids: list[int], top: int) -> tuple[TokenLogprob, ...]:
-    """Each token of a prompt with its odds, and with the `top` likeliest in its place. For the thread of the model."""
+    """The log-probability of each prompt token, with its `top` alternatives. Runs in the model's thread."""
     first = answers.token(ids[0], math.nan)
     if not (said := ids[1:]):
         return (first,)
@@ -54,12 +54,12 @@ def prompt_logprobs(answers: TextEngine, ids: list[int], top: int) -> tuple[Toke
 
 
 router = APIRouter(route_class=StrictRoute)
-USUAL = 16  # tokens, as OpenAI has it
+USUAL = 16  # default of max_tokens, as OpenAI's
 
 
 @router.post("/v1/completions")
 async def create_completion(request: Request, body: CompletionRequest) -> Response:
-    """Go on from a prompt, or from several."""
+    """Complete a prompt, or several."""
     house: ModelPool = request.app.state.house
     resident = require_generation(house.find(body.model))
     check_options(body)
@@ -75,7 +75,7 @@ async def create_completion(request: Request, body: CompletionRequest) -> Respon
 
 
 def check_options(body: CompletionRequest) -> None:
-    """What cannot be had together."""
+    """Refuse options that exclude each other."""
     if body.best_of is not None and body.best_of < (body.n or 1):
         raise ApiError(400, f"best_of: {body.best_of} is less than n, {body.n or 1}; raise it", param="best_of")
     if body.stream and (body.best_of or 1) > (body.n or 1):
@@ -93,9 +93,9 @@ async def encode_all_prompts(resident: ServedModel, prompts: list[PromptInput]) 
 async def echo_prompts(
     resident: ServedModel, body: CompletionRequest, prompts: list[PromptInput], ids: list[list[int]]
 ) -> list[EchoedPrompt]:
-    """The prompts, to be repeated before what comes after them, with their odds where those are asked for.
+    """The prompts to be echoed, with log-probabilities where these are requested.
 
-    The model reads one prompt at a time: between two of them others have their turn.
+    The model scores one prompt at a time, so that other requests get their turn in between.
     """
     known, top, read = resident.model.tokenizer, body.logprobs, list[EchoedPrompt]()
     for prompt, row in zip(prompts, ids, strict=True):
@@ -111,7 +111,7 @@ def score_prompt(resident: ServedModel, row: list[int], top: int, token: CancelT
 
 
 class CompletionForm:
-    """Texts, each with its number. `read` are the prompts that are repeated before them, if they are."""
+    """Response form of completions: numbered texts. `read` are the echoed prompts, if any."""
 
     kind = event = "text_completion"
     letters = "cmpl"
@@ -123,7 +123,7 @@ class CompletionForm:
         self.odds, self.is_long = body.logprobs is not None, bool(read)
 
     def echo_text(self, place: int, each: int) -> EchoedPrompt:
-        """What stands before a choice, where there are so many for each prompt."""
+        """The echoed prompt of a choice, of which each prompt has `each`."""
         return self.read[place // each] if self.read else EchoedPrompt("")
 
     def opening(self, place: int) -> list[dict[str, Any]]:

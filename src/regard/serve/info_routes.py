@@ -18,7 +18,7 @@ router = APIRouter(route_class=StrictRoute)
 
 @router.get("/health")
 async def get_health(request: Request) -> Response:
-    """Whether requests are taken; 503 while the server closes, or when an engine has failed."""
+    """Whether requests are accepted; 503 while the server closes, or after an engine has failed."""
     house: ModelPool = request.app.state.house
     return json_response({"status": house.status}, 200 if house.status == "ok" else 503)
 
@@ -30,7 +30,7 @@ async def get_version() -> Response:
 
 @router.get("/metrics", response_class=PlainTextResponse)
 async def get_metrics(request: Request) -> Response:
-    """The counters, as Prometheus reads them."""
+    """The metrics in Prometheus format."""
     house: ModelPool = request.app.state.house
     return Response(house.figures.page(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
@@ -53,7 +53,7 @@ def model_entry(resident: ServedModel) -> dict[str, str | int]:
 
 @router.post("/tokenize")
 async def post_tokenize(request: Request, body: TokenizeRequest) -> Response:
-    """The ids of a text, and the pieces that they stand for; no special tokens are added."""
+    """The token ids of a text, and the token strings; no special tokens are added."""
     house: ModelPool = request.app.state.house
     tokenizer = tokenizer_of_request(request, body.model)
     house.find(body.model).check_letters(len(body.text), "text")
@@ -68,7 +68,7 @@ async def post_tokenize(request: Request, body: TokenizeRequest) -> Response:
 
 @router.post("/detokenize")
 async def post_detokenize(request: Request, body: DetokenizeRequest) -> Response:
-    """The text that ids stand for."""
+    """The text of token ids."""
     house: ModelPool = request.app.state.house
     tokenizer = tokenizer_of_request(request, body.model)
     check_ids(body.ids, len(tokenizer), "ids")

@@ -1,4 +1,4 @@
-"""Prompts as ids: from a text or a list of ids, whole, and within what the model and this server allow."""
+"""Prompts as ids: encoding of a text or a list of ids, and checks against the limits of the model and the server."""
 
 from regard.inference.model import Model
 from regard.web.errors import ApiError
@@ -8,7 +8,7 @@ PromptInput = str | list[int]
 
 
 def require_generation(resident: ServedModel) -> ServedModel:
-    """A model that goes on from texts."""
+    """The model, if it can generate text; an ApiError otherwise."""
     if resident.no_generation_reason:
         raise ApiError(
             400, f"model: {resident.name} {resident.no_generation_reason}", param="model", code="wrong_model"
@@ -17,7 +17,7 @@ def require_generation(resident: ServedModel) -> ServedModel:
 
 
 def list_prompts(given: str | list[str] | list[int] | list[list[int]], most: int) -> list[PromptInput]:
-    """The prompts of a request, however they were given."""
+    """The prompts of a request: one or several texts, or one or several lists of ids."""
     if isinstance(given, str):
         return [given]
     if not given:
@@ -31,7 +31,7 @@ def list_prompts(given: str | list[str] | list[int] | list[list[int]], most: int
 
 
 async def encode_prompt(resident: ServedModel, prompt: PromptInput) -> list[int]:
-    """A prompt as the model reads it; encoded in a worker thread, so that a long text does not block the event loop."""
+    """Encode a prompt for the model, in a worker thread, so that a long text does not block the event loop."""
     ids = await resident.texts.run(prompt_ids, resident, prompt)
     check_context(resident, len(ids), "prompt")
     return ids
@@ -60,7 +60,7 @@ def check_context(resident: ServedModel, length: int, param: str) -> None:
 
 
 def resolve_max_tokens(house: ModelPool, wanted: int | None, usual: int, param: str) -> int:
-    """How many tokens may be written."""
+    """The token limit of a request: the requested one, or the default, within the server's limit."""
     if wanted is not None and wanted > house.settings.most:
         raise ApiError(400, f"{param}: {wanted:,} tokens are more than the {house.settings.most:,} that this server "
                       "writes; ask for less", param=param)  # fmt: skip

@@ -3,8 +3,8 @@
     request ── settings ──► stream ──┬── stream: an event for each chunk, then [DONE]
                                      └── or else: one response with everything
 
-What a response looks like is the route's business: a `ResponseForm`. OpenAI has two forms of logprobs: a list for each
-quantity (completions), and an object for each token (chat completions); here are both, and the usage.
+Each route has its own `ResponseForm`. OpenAI has two forms of logprobs: a list for each quantity (completions), and an
+object for each token (chat completions); both are here, and the usage.
 """
 
 import asyncio
@@ -29,15 +29,15 @@ from regard.web.model_pool import ModelPool, ServedModel
 from regard.web.settings import ServerSettings
 from regard.web.stream_bridge import CompletionStream, run_while_connected
 
-CONVERTED = ("max_tokens", "seed", "stop", "logit_bias", "response_format")  # fields that are no plain value
-ODDS = 1 << 18  # log-probabilities of one answer, those of alternatives included
-TURN = 8  # pieces of a stream, after which others have their turn
-FINISH_REASONS = {"length": "length", "eos": "stop", "stop": "stop"}  # ours, and theirs
+CONVERTED = ("max_tokens", "seed", "stop", "logit_bias", "response_format")  # fields that need a conversion
+ODDS = 1 << 18  # limit of log-probabilities in one response, alternatives included
+TURN = 8  # chunks of a stream, after which the event loop serves others
+FINISH_REASONS = {"length": "length", "eos": "stop", "stop": "stop"}  # our reasons, and OpenAI's
 
 
 @dataclass
 class ResponseChoice:
-    """One text, as far as it has come; `place` counts those of a request."""
+    """One choice of a response, as far as it has been generated; `place` is its index in the request."""
 
     place: int
     text: str = ""
@@ -56,19 +56,19 @@ class ResponseChoice:
 
 
 class ResponseForm(Protocol):
-    """How a route shows choices. Each method gives what stands in the list "choices"."""
+    """How a route formats choices. Each method returns entries of the list "choices"."""
 
     kind: str  # "chat.completion"
-    event: str  # the same of an event in a stream
-    letters: str  # what ids begin with
+    event: str  # the same for an event of a stream
+    letters: str  # the prefix of response ids
     is_long: bool  # whether openings may be long
 
     def opening(self, place: int) -> list[dict[str, Any]]:
-        """What a stream tells of a choice before its first piece."""
+        """The entries of a stream before the first chunk of a choice."""
         ...
 
     def part(self, choice: ResponseChoice, piece: CompletionChunk) -> dict[str, Any]:
-        """A piece of a choice, which has been heard."""
+        """The entry of one chunk of a choice, which is appended to the choice already."""
         ...
 
     def full_choice(self, choice: ResponseChoice) -> dict[str, Any]: ...
@@ -76,17 +76,17 @@ class ResponseForm(Protocol):
 
 @dataclass(frozen=True)
 class CompletionOrder:
-    """All that is to be written for one request: a prompt in ids and the settings for each text."""
+    """All texts to generate for one request: the prompt ids and the settings of each text."""
 
     prompts: list[list[int]]
     settings: list[dict[str, Any]]
     read: int  # tokens of the prompts, each counted once
-    made: int  # texts for each prompt
-    kept: int  # how many of them are shown
+    made: int  # texts generated for each prompt
+    kept: int  # how many of them are returned
 
 
 def sampling_settings(body: GenerationFields, new: int) -> dict[str, Any]:
-    """The settings of `config.SamplingParams`; what is not said is as the model's folder has it."""
+    """The settings of `config.SamplingParams` in a request; fields that are absent keep the model's defaults."""
     given = {setting: value for field, setting in SETTING_OF_FIELD.items()
              if field not in CONVERTED and (value := getattr(body, field)) is not None}  # fmt: skip
     if body.stop is not None:
@@ -100,7 +100,7 @@ def sampling_settings(body: GenerationFields, new: int) -> dict[str, Any]:
 
 
 def parse_logit_bias_field(bias: dict[str, float]) -> dict[int, float]:
-    """Ids are keys of a JSON object, so they come as texts."""
+    """Parse logit_bias, whose ids are strings, since they are keys of a JSON object."""
     for word in bias:
         if not (word.isascii() and word.isdigit() and len(word) < 10):
             raise ApiError(400, f"logit_bias: {word[:20]!r} is no id; its names are ids of tokens, as /tokenize tells "
@@ -111,7 +111,7 @@ def parse_logit_bias_field(bias: dict[str, float]) -> dict[int, float]:
 def build_order(
     body: GenerationFields, prompts: list[list[int]], given: dict[str, Any], settings: ServerSettings, best: int = 1
 ) -> CompletionOrder:  # fmt: skip
-    """`best` texts for each prompt, of which n are shown; each has a seed of its own, if there is one."""
+    """`best` texts for each prompt, of which n are returned; with a seed, each text gets a seed of its own."""
     kept = body.n or 1
     made = max(kept, best)
     count, room = len(prompts) * made, settings.slots + settings.max_queue
@@ -119,7 +119,7 @@ def build_order(
         raise ApiError(400, f"n: {count} texts are more than the {settings.texts} that one request may ask for; ask "
                             "for "
                       "less", param="n")  # fmt: skip
-    if count > room:  # they would not find room on an idle server either
+    if count > room:  # more than an idle server could accept
         name = "n" if made > 1 else "prompt"
         raise ApiError(400, f"{name}: {count} texts are more than the {room} that this server has room for at a time; "
                       "ask for less, in several requests", param=name)  # fmt: skip
@@ -132,7 +132,7 @@ def build_order(
 def check_logprob_count(
     resident: ServedModel, order: CompletionOrder, new: int, top: int, read: int, param: str
 ) -> None:
-    """Refuses more log-probabilities than an answer may have, before one of them is made."""
+    """Refuse more log-probabilities than a response may have, before any is computed."""
     room = resident.room or new
     made = sum(min(new, max(room - len(prompt) + 1, 0)) for prompt in order.prompts)
     if (count := (read + made) * (1 + top)) > ODDS:
@@ -141,13 +141,13 @@ def check_logprob_count(
                       "ask for fewer texts, tokens or alternatives", param=param)  # fmt: skip
 
 
-# ---------------------------------------------------------------- answers
+# ---------------------------------------------------------------- responses
 
 
 async def respond(
     request: Request, resident: ServedModel, body: GenerationFields, order: CompletionOrder, form: ResponseForm
 ) -> Response:
-    """Have it written, and give it whole or in pieces."""
+    """Generate the texts of a request; return one response, or a stream of events."""
     house: ModelPool = request.app.state.house
     note_request(request, resident, prompt_tokens=order.read)
     line = CompletionStream(house, resident, len(order.prompts), request.app.state.post)
@@ -169,7 +169,7 @@ async def respond(
 async def full_response(
     request: Request, line: CompletionStream, order: CompletionOrder, form: ResponseForm, head: dict[str, Any]
 ) -> Response:
-    """One answer, when all texts have ended."""
+    """One response, when all texts have ended."""
     choices = [ResponseChoice(place) for place in range(line.count)]
     async for place, piece in line:
         choices[place].hear(piece)
@@ -184,7 +184,7 @@ async def full_response(
 
 
 def best_choices(choices: list[ResponseChoice], order: CompletionOrder) -> list[ResponseChoice]:
-    """The likeliest of those made for each prompt, numbered anew; all, if all are wanted."""
+    """The most probable of the texts for each prompt, with new indices; all, if all are returned."""
     if order.made == order.kept:
         return choices
     rows = [choices[start : start + order.made] for start in range(0, len(choices), order.made)]
@@ -202,7 +202,7 @@ async def stream_events(
     head: dict[str, Any],
     wants: bool,
 ) -> AsyncIterator[bytes]:
-    """The same piece by piece; what goes wrong on the way is told as the last one."""
+    """Server-sent events, one for each chunk; an error is the last event."""
     choices = [ResponseChoice(place) for place in range(line.count)]
     head = head | {"object": form.event}
     more: dict[str, Any] = {"usage": None} if wants else {}
@@ -217,7 +217,7 @@ async def stream_events(
         async for place, piece in line:
             choices[place].hear(piece)
             yield sse_event(head | {"choices": [form.part(choices[place], piece)]} | more)
-            if (told := told + 1) % TURN == 0:  # many pieces may wait, and so may other clients
+            if (told := told + 1) % TURN == 0:  # many chunks may be queued: let the event loop serve other clients
                 await asyncio.sleep(0)
         usage = usage_entry(request, line.resident, order.read, choices)
         if wants:
@@ -229,7 +229,7 @@ async def stream_events(
 
 
 def echo_events(form: ResponseForm, place: int, head: dict[str, Any], more: dict[str, Any]) -> list[bytes]:
-    """What stands before the first piece: with `echo` that is a whole prompt."""
+    """The events before the first chunk: with `echo` they hold a whole prompt."""
     return [b"data: %s\n\n" % dump_json(head | {"choices": [each]} | more) for each in form.opening(place)]
 
 
@@ -253,7 +253,7 @@ class SSEResponse(StreamingResponse):
             self.line.close()
 
 
-# ---------------------------------------------------------------- what is told of it
+# ---------------------------------------------------------------- usage, log and logprobs
 
 
 def usage_entry(request: Request, resident: ServedModel, read: int, choices: list[ResponseChoice]) -> dict[str, int]:
@@ -265,16 +265,16 @@ def usage_entry(request: Request, resident: ServedModel, read: int, choices: lis
 
 
 def note_request(request: Request, resident: ServedModel, **figures: int) -> None:
-    """For the line in the log."""
+    """Add fields to the access log line of the request."""
     request.scope["state"]["notes"] |= {"model": resident.name, **figures}
 
 
-LEAST = -9999.0  # what clients are told for the logarithm of nothing
+LEAST = -9999.0  # what clients get for log 0
 
 
 def completion_logprobs(tokens: Sequence[TokenLogprob], known: Tokenizer, start: int) -> dict[str, Any]:
-    """`start` is where in the text the first token stands. Before the first token of all nothing stands, so it has no
-    odds."""
+    """The logprobs of completions. `start` is the text offset of the first token; a token without context has no
+    log-probability."""
     offsets = list[int]()
     for each in tokens:
         offsets.append(start)
@@ -305,7 +305,7 @@ def logprob_entry(token: TokenLogprob, known: Tokenizer) -> dict[str, Any]:
 
 
 def token_text(token: TokenLogprob, known: Tokenizer) -> str:
-    """A token as text: a special one by its name, half a character by its bytes, as OpenAI does it."""
+    """A token as text: a special token by its name, an incomplete character by its bytes, as OpenAI does."""
     if token.id in known.specials:
         return known.token(token.id)
     try:

@@ -1,10 +1,10 @@
-"""Request schemas, by OpenAI's field names; what OpenAI has no name for is called as the library calls it.
+"""Request schemas, with OpenAI's field names; a field that OpenAI does not have is named as in the library.
 
-Lists and tables are counted before they are validated, and the first mistake in a list is the last that is looked for:
-a thousand wrong elements cost no more than one.
+Lists and objects are counted before they are validated, and validation of a list stops at the first mistake: a thousand
+wrong elements cost no more than one.
 
-Every field changes the answer or is refused; only `user` and its like, which are about the client, change nothing.
-Nothing is converted: "0.5" is a text and no number.
+Every field changes the response or is refused; only `user` and the like, which describe the client, change nothing.
+Nothing is converted: "0.5" is a string and not a number.
 """
 
 from collections.abc import Container
@@ -17,21 +17,21 @@ from regard.config.aliases import generation_aliases
 from regard.config.errors import did_you_mean
 from regard.web.field_names import FIELD_OF_SETTING
 
-LONGEST = 64  # letters of a name that are shown
+LONGEST = 64  # characters of a name that are shown
 IDS = 1 << 17  # of all prompts of a request
-BACK = 1 << 14  # ids that become a text at a time: that is one long call, during which other threads wait
-MANY = 4096  # texts of a list; how many of them one request may have is a setting
-TURNS, PARTS = 2048, 2048  # of a chat, and of one turn
+BACK = 1 << 14  # ids that are decoded at a time: it is one long call, during which other threads wait
+MANY = 4096  # texts of a list; how many of them a request may have is a setting
+TURNS, PARTS = 2048, 2048  # turns of a chat, and parts of one turn
 BIASED, NOTES = 1024, 64  # entries of logit_bias, and of metadata
-STOP = 1024  # letters of a stop string
-PATTERN = 4096  # letters of a regular expression: the time to compile it may grow with their square
+STOP = 1024  # characters of a stop string
+PATTERN = 4096  # characters of a regular expression: the time to compile it may grow with their square
 
 
-FIRST = Field(fail_fast=True)  # the first mistake is enough
+FIRST = Field(fail_fast=True)  # stop at the first mistake
 
 
 def check_count(value: Any, most: int, what: str) -> Any:
-    """Refuses a list, or a table, with more entries than `most`, those of lists in it included."""
+    """Refuse a list or an object with more than `most` entries, those of nested lists included."""
     if isinstance(value, list | dict):
         count = len(value)
         if isinstance(value, list) and count <= most:
@@ -57,7 +57,7 @@ Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
 
 class RequestModel(BaseModel):
-    """A table with the fields that it has, and no others."""
+    """Base of all request schemas: unknown fields are refused."""
 
     model_config = ConfigDict(strict=True, extra="forbid", protected_namespaces=())
 
@@ -88,13 +88,13 @@ def field_of_alias(name: str, fields: Container[str]) -> str:
 
 
 class ModelRequest(RequestModel):
-    """About one model; it need not be named where there is only one."""
+    """A request to one model, which need not be named where there is only one."""
 
     model: Annotated[str, Field(max_length=512)] | None = None
     user: Annotated[str, Field(max_length=512)] | None = None
 
 
-# ---------------------------------------------------------------- writing
+# ---------------------------------------------------------------- generation
 
 
 class JsonSchemaSpec(RequestModel):
@@ -106,11 +106,11 @@ class JsonSchemaSpec(RequestModel):
     @model_validator(mode="before")
     @classmethod
     def no_others(cls, value: Any) -> Any:
-        return value  # pydantic's own refusal will do: a field is called otherwise than it is spelt
+        return value  # no aliases here: pydantic reports unknown fields itself
 
 
 class ResponseFormat(RequestModel):
-    """What is written: any text, a JSON object, or JSON that keeps to a schema."""
+    """The format of generated text: any text, a JSON object, or JSON that matches a schema."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchemaSpec | None = None
@@ -127,7 +127,7 @@ class StreamOptions(RequestModel):
 
 
 class GenerationFields(ModelRequest):
-    """What all routes that write have in common."""
+    """The fields that all generation routes share."""
 
     max_tokens: Count | None = None
     temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None = None
@@ -159,7 +159,7 @@ class GenerationFields(ModelRequest):
 
 
 class CompletionRequest(GenerationFields):
-    """POST /v1/completions"""
+    """Body of POST /v1/completions."""
 
     prompt: Annotated[
         str | Annotated[list[str], FIRST] | Ids | Annotated[list[Ids], FIRST],
@@ -177,7 +177,7 @@ class ContentPart(RequestModel):
 
 
 class ChatMessage(RequestModel):
-    """One turn of a chat. What an assistant said may be empty."""
+    """One turn of a chat. The content of an assistant's turn may be empty."""
 
     role: Literal["system", "developer", "user", "assistant"]
     content: Annotated[str | Annotated[list[ContentPart], FIRST] | None, max_count(PARTS, "parts")] = None
@@ -191,7 +191,7 @@ class ChatMessage(RequestModel):
 
 
 class ChatCompletionRequest(GenerationFields):
-    """POST /v1/chat/completions"""
+    """Body of POST /v1/chat/completions."""
 
     messages: Annotated[
         list[ChatMessage], Field(min_length=1, max_length=TURNS, fail_fast=True), max_count(TURNS, "messages")
@@ -213,11 +213,11 @@ class ChatCompletionRequest(GenerationFields):
         return self
 
 
-# ---------------------------------------------------------------- reading
+# ---------------------------------------------------------------- other tasks
 
 
 class EmbeddingRequest(ModelRequest):
-    """POST /v1/embeddings"""
+    """Body of POST /v1/embeddings."""
 
     input: Texts
     encoding_format: Literal["float", "base64"] | None = None
@@ -225,7 +225,7 @@ class EmbeddingRequest(ModelRequest):
 
 
 class ClassifyRequest(ModelRequest):
-    """POST /v1/classify"""
+    """Body of POST /v1/classify."""
 
     input: Texts
     pair: Texts | None = None
@@ -233,14 +233,14 @@ class ClassifyRequest(ModelRequest):
 
 
 class FillRequest(ModelRequest):
-    """POST /v1/fill"""
+    """Body of POST /v1/fill."""
 
     input: Texts
     top_k: Annotated[int, Field(ge=1, le=100)] | None = None
 
 
 class TranslateRequest(ModelRequest):
-    """POST /v1/translate"""
+    """Body of POST /v1/translate."""
 
     input: Texts
     num_beams: Annotated[int, Field(ge=1, le=32)] | None = None
@@ -250,12 +250,12 @@ class TranslateRequest(ModelRequest):
 
 
 class TokenizeRequest(ModelRequest):
-    """POST /tokenize"""
+    """Body of POST /tokenize."""
 
     text: str
 
 
 class DetokenizeRequest(ModelRequest):
-    """POST /detokenize"""
+    """Body of POST /detokenize."""
 
     ids: Annotated[list[Id], Field(max_length=BACK, fail_fast=True), max_count(BACK, "ids")]

@@ -1,7 +1,7 @@
-"""Routes of tasks besides generation: /v1/embeddings as OpenAI has it, and our /v1/classify, /v1/fill, /v1/translate.
+"""Routes of tasks besides generation: OpenAI's /v1/embeddings, and our /v1/classify, /v1/fill and /v1/translate.
 
-All of them take a text or a list of texts as `input` and give a list of answers in its order. A text that is longer
-than the model reads is refused: what was cut off would be missing from the answer without a sign.
+All take a text or a list of texts as `input` and return a list of results in its order. A text longer than the context
+window is refused: truncation would change the result without a sign.
 """
 
 from base64 import b64encode
@@ -31,20 +31,20 @@ from regard.web.stream_bridge import run_while_connected
 from regard.web.strict_json import StrictRoute
 
 router = APIRouter(route_class=StrictRoute)
-BEST = 5  # words for a blank, unless said
-PLAIN = 1 << 14  # letters of a text whose tokens are counted before it is laid out
-WORDS = 1 << 14  # for all blanks of a request
+BEST = 5  # words for a mask by default
+PLAIN = 1 << 14  # characters of a text whose tokens are counted before its inputs are built
+WORDS = 1 << 14  # words for all masks of a request
 LONGEST = 4096  # tokens of a text for a model that has no limit of its own
-AT_ONCE = 1024  # tokens, once for each beam, that the thread of a model is given at a time
+AT_ONCE = 1024  # tokens, times beams, that the thread of a model gets at a time
 
 
 @router.post("/v1/embeddings")
 async def post_embeddings(request: Request, body: EmbeddingRequest) -> Response:
-    """A vector for each text."""
+    """One embedding for each text."""
 
     def weigh(model: Any, texts: list[str], names: list[str]) -> list[int]:
         for text, name in zip(texts, names, strict=True):
-            if is_image_input(model, text):  # the name of a file, which is ours and not the client's
+            if is_image_input(model, text):  # a file name: files are the server's and not the client's
                 raise DataError(
                     f"{name}: {shorten_value(text)} names a picture, and only texts are taken here; use words"
                 )
@@ -67,13 +67,13 @@ async def post_embeddings(request: Request, body: EmbeddingRequest) -> Response:
 
 
 def to_base64(row: list[float]) -> str:
-    """Four bytes a number, the smallest first, in base64."""
+    """A vector as base64 of little-endian float32 numbers."""
     return b64encode(pack(f"<{len(row)}f", *row)).decode()
 
 
 @router.post("/v1/classify")
 async def post_classify(request: Request, body: ClassifyRequest) -> Response:
-    """How likely each class is for each text, or pair; or the number it is given."""
+    """The class probabilities of each text, or pair of texts; or the predicted number."""
     pairs = text_pairs(body)
 
     def weigh(model: Any, texts: list[str], names: list[str]) -> list[int]:
@@ -93,7 +93,7 @@ async def post_classify(request: Request, body: ClassifyRequest) -> Response:
 
 
 def text_pairs(body: ClassifyRequest) -> list[str] | None:
-    """The second texts: one for each, or the same for all."""
+    """The second texts of pairs: one for each input, or one for all."""
     if body.pair is None:
         return None
     many = len(body.input) if isinstance(body.input, list) else 1
@@ -113,7 +113,7 @@ def class_entries(found: dict[str, float] | float, top: int | None) -> dict[str,
 
 @router.post("/v1/fill")
 async def post_fill(request: Request, body: FillRequest) -> Response:
-    """The likeliest words for each [MASK] of each text."""
+    """The most probable words for each [MASK] of each text."""
     best = body.top_k or BEST
 
     def weigh(model: Any, texts: list[str], names: list[str]) -> list[int]:
@@ -139,7 +139,7 @@ async def post_fill(request: Request, body: FillRequest) -> Response:
 
 @router.post("/v1/translate")
 async def post_translate(request: Request, body: TranslateRequest) -> Response:
-    """Each text in the other language, by beam search."""
+    """The translation of each text, by beam search."""
     house: ModelPool = request.app.state.house
     if (body.max_tokens or 0) > house.settings.most:
         raise ApiError(400, f"max_tokens: {body.max_tokens:,} tokens are more than the {house.settings.most:,} that "
@@ -175,7 +175,7 @@ async def post_translate(request: Request, body: TranslateRequest) -> Response:
 
 @dataclass(frozen=True)
 class TaskBatch:
-    """Some texts of a request, by their places in it, and the token that is cancelled when the client leaves."""
+    """A batch of a request's texts, by index, with a token that is cancelled when the client disconnects."""
 
     places: list[int]
     texts: list[str]
@@ -190,10 +190,10 @@ Work = Callable[[Any, TaskBatch], list[Any]]
 async def run_on_model(
     request: Request, body: Any, weigh: Weigh, work: Work, times: int = 1, pairs: list[str] | None = None
 ) -> tuple[ServedModel, list[Any], int]:
-    """What a model says of each text of a request, and how many tokens they have.
+    """The result of the model for each text of a request, and the number of tokens.
 
-    `weigh` checks the texts and tells the size of each; then the thread that owns the model is given them in batches,
-    between which others have their turn and a client may leave. A text is searched for `times` times at once.
+    `weigh` checks the texts and returns the size of each; the thread that owns the model then gets them in batches, so
+    that other requests get their turn and a disconnected client is noticed in between. `times` is the number of beams.
     """
     house: ModelPool = request.app.state.house
     resident = house.find(body.model)
@@ -229,7 +229,7 @@ def run_task_batch(model: Any, some: Callable[[CancelToken], TaskBatch], work: W
 def name_the_model(
     problem: ConfigError | DataError, body: ModelRequest, resident: ServedModel
 ) -> ConfigError | DataError:
-    """A sentence that is not about a field of the request is about the model, and says which."""
+    """Prefix an error that is not about a field of the request with the name of the model."""
     name = str(problem).partition(":")[0].partition("[")[0]
     if {name, FIELD_OF_SETTING.get(name)} & type(body).model_fields.keys():
         return problem
@@ -239,13 +239,13 @@ def name_the_model(
 def count_input_tokens(
     model: Any, texts: list[str], pairs: list[str] | None, names: list[str], longest: int | None = None
 ) -> list[int]:  # fmt: skip
-    """How many tokens of each text will be read. Refuses texts that are too long, which would be cut."""
+    """The number of input tokens of each text. Refuses texts that would be truncated."""
     reader, sizes = TextInputs.of(model, longest), list[int]()
     most = LONGEST if reader.longest is None else reader.longest
     second: Sequence[str | None] = pairs or [None] * len(texts)
     for text, pair, name in zip(texts, second, names, strict=True):
         size = 0
-        if max(len(text), len(pair or "")) > PLAIN:  # to lay it out takes longer than to count
+        if max(len(text), len(pair or "")) > PLAIN:  # building the inputs takes longer than counting
             size = sum(len(reader.tokenizer.encode(each)) for each in (text, pair) if each is not None)
         if size <= most:
             size = len(reader.frame(text, pair, name))
@@ -259,7 +259,7 @@ def count_input_tokens(
 async def list_response(
     request: Request, resident: ServedModel, rows: Callable[[], list[Any]], read: int, generated: int = 0
 ) -> Response:  # fmt: skip
-    """`rows` makes the answers to the texts, in a thread: there may be many numbers."""
+    """A list response. `rows` builds the entries in a thread, since there may be many numbers."""
     house: ModelPool = request.app.state.house
     house.figures.tokens.labels(resident.name, "read").inc(read)
     house.figures.tokens.labels(resident.name, "written").inc(generated)

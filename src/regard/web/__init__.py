@@ -1,1 +1,1 @@
-"""HTTP plumbing: server, middleware, strict JSON, the pool of models, from engine threads to the event loop."""
+"""HTTP plumbing: server, middleware, strict JSON, the model pool, and streams from engine threads to the event loop."""

@@ -3,8 +3,8 @@
     {"time": "2031-05-04T10:20:30.456Z", "method": "POST", "route": "/v1/completions", "model": "lab", "status": 200,
      "prompt_tokens": 5, "completion_tokens": 16, "seconds": 0.087}
 
-Never a prompt, an answer or a key. The lines go to the logger "regard.serve"; `log_to_stream` writes them to a stream
-from a thread of its own, so that a pipe that is not read stops no request.
+Prompts, responses and keys are never logged. The lines go to the logger "regard.serve"; `log_to_stream` writes them to
+a stream from a thread of its own, so that a blocked pipe stops no request.
 """
 
 import json
@@ -18,24 +18,24 @@ from logging.handlers import QueueHandler, QueueListener
 from typing import Any, TextIO
 
 LOGGER = logging.getLogger("regard.serve")
-KEPT = 10_000  # lines that wait to be written; what comes beyond them is lost
+KEPT = 10_000  # lines in the queue; further ones are dropped
 
 
 def log_event(**fields: Any) -> None:
-    """A line; fields that are None are left out."""
+    """Log one line of JSON; fields that are None are left out."""
     if LOGGER.isEnabledFor(logging.INFO):
         now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         LOGGER.info(json.dumps({"time": now} | {name: value for name, value in fields.items() if value is not None}))
 
 
 def error_location(problem: BaseException) -> dict[str, Any]:
-    """An unexpected exception, without its message: a text of a client may stand there."""
+    """The type and the stack of an unexpected exception, without its message, which may contain text of a client."""
     frames = traceback.extract_tb(problem.__traceback__)[-8:]
     return {"bug": type(problem).__name__, "at": [f"{each.filename}:{each.lineno} {each.name}" for each in frames]}
 
 
 class NonBlockingHandler(QueueHandler):
-    """Puts lines where a thread finds them, and never waits itself."""
+    """A logging handler that queues lines for a thread and never blocks."""
 
     def enqueue(self, record: logging.LogRecord) -> None:
         with suppress(queue.Full):
@@ -44,7 +44,7 @@ class NonBlockingHandler(QueueHandler):
 
 @contextmanager
 def log_to_stream(stream: TextIO) -> Iterator[None]:
-    """Write the lines to a stream, as long as this is open."""
+    """Write the access log to a stream within this context."""
     lines: queue.Queue[logging.LogRecord] = queue.Queue(KEPT)
     handler, writer = NonBlockingHandler(lines), logging.StreamHandler(stream)
     listener, level = QueueListener(lines, writer), LOGGER.level

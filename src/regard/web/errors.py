@@ -18,19 +18,19 @@ from regard import config
 from regard.engine.request_queue import QueueFull
 from regard.web.field_names import FIELD_OF_SETTING, OTHER_FIELDS, SETTING_OF_FIELD
 
-SHOWN = 40  # letters of what was given
-PORTION = 4096  # numbers or words of a list that are written at a time
+SHOWN = 40  # characters of a value in a message
+PORTION = 4096  # elements of a list that are serialised at a time
 CODES = {401: "invalid_api_key", 404: "not_found", 405: "method_not_allowed", 413: "too_large",
          429: "rate_limit_exceeded"}  # fmt: skip
 KINDS = {429: "rate_limit_error", 500: "server_error", 503: "server_error"}
 
 
 class ClientDisconnected(Exception):
-    """The client no longer waits for the answer."""
+    """Raised when the client has disconnected."""
 
 
 class ApiError(HTTPException):
-    """A request that is not answered, and why."""
+    """An error response, with its status and its reason."""
 
     def __init__(
         self, status: int, message: str, *, param: str | None = None, code: str | None = None,
@@ -41,7 +41,7 @@ class ApiError(HTTPException):
 
 
 def error_body(refusal: ApiError) -> dict[str, Any]:
-    """The body of the answer."""
+    """The JSON body of an error response."""
     kind = KINDS.get(refusal.status_code, "invalid_request_error")
     return {"error": {"message": refusal.detail, "type": kind, "param": refusal.param, "code": refusal.code}}
 
@@ -51,17 +51,17 @@ def error_response(refusal: ApiError) -> Response:
 
 
 def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """An answer in JSON."""
+    """A JSON response."""
     return bytes_response(to_json_bytes(value), status, headers)
 
 
 def bytes_response(body: bytes, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """An answer whose JSON is made already."""
+    """A response of serialised JSON."""
     return Response(body, status, dict(headers or {}), media_type="application/json")
 
 
 def to_json_bytes(value: Any) -> bytes:
-    """JSON in bytes; half a surrogate pair, which no UTF-8 has, as its escape."""
+    """JSON in UTF-8; lone surrogates, which UTF-8 cannot encode, are escaped."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     try:
         return text.encode()
@@ -70,7 +70,7 @@ def to_json_bytes(value: Any) -> bytes:
 
 
 def dump_json(value: Any, depth: int = 5) -> bytes:
-    """The same JSON, made piece by piece: one call for a large answer would keep all other threads waiting."""
+    """The same JSON, serialised in parts: one call for a large value would hold the GIL and block all other threads."""
     if depth and isinstance(value, dict):
         return b"{%s}" % b",".join(
             b"%s:%s" % (to_json_bytes(name), dump_json(each, depth - 1)) for name, each in value.items()
@@ -84,7 +84,7 @@ def dump_json(value: Any, depth: int = 5) -> bytes:
 
 
 def shorten_value(value: Any) -> str:
-    """The beginning of a value, of which no more is spelt than is shown."""
+    """The beginning of a value's repr, without building the rest."""
     text = ""
     for part in repr_parts(value):
         text += part
@@ -94,7 +94,7 @@ def shorten_value(value: Any) -> str:
 
 
 def repr_parts(value: Any) -> Iterator[str]:
-    """repr(value) bit by bit."""
+    """repr(value), lazily in parts."""
     if isinstance(value, dict):
         for place, (name, each) in enumerate(value.items()):
             yield ", " if place else "{"
@@ -111,7 +111,7 @@ def repr_parts(value: Any) -> Iterator[str]:
 
 
 def to_api_error(problem: Exception) -> ApiError:
-    """What a problem of the library is to a client; bugs are raised again."""
+    """The ApiError of an exception of the library; unexpected exceptions are raised again."""
     match problem:
         case ApiError():
             return problem
@@ -127,7 +127,7 @@ def to_api_error(problem: Exception) -> ApiError:
 
 
 def request_error(sentence: str) -> ApiError:
-    """A mistake in a setting or a text: it begins with the setting's name, which is another one here at times."""
+    """The ApiError of a message that begins with a setting's name, which is translated to the request field."""
     name, colon, rest = sentence.partition(":")
     name = FIELD_OF_SETTING.get(name, name)
     known = field if (field := name.partition("[")[0]) in (*SETTING_OF_FIELD, *OTHER_FIELDS) else None
@@ -137,7 +137,7 @@ def request_error(sentence: str) -> ApiError:
 
 
 async def error_handler(request: Request, problem: Exception) -> Response:
-    """The handler of all of them."""
+    """The exception handler of the application."""
     if isinstance(problem, QueueFull):
         request.app.state.house.figures.refused.labels(request.scope["state"]["notes"].get("model", "none")).inc()
     return error_response(to_api_error(problem))

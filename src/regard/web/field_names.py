@@ -1,9 +1,9 @@
 """Names of request fields: what OpenAI's API calls a setting and what the library calls it, one table for both ways.
 
     request        ── SETTING_OF_FIELD ──►  config.SamplingParams, BeamSearchParams
-    "max_tokens"   ◄── FIELD_OF_SETTING ──  "max_new_tokens"                           of a mistake that is reported
+    "max_tokens"   ◄── FIELD_OF_SETTING ──  "max_new_tokens"                           in error messages
 
-Fields without a setting of their own are in OTHER_FIELDS: a mistake may be about them too.
+OTHER_FIELDS are fields without a setting of their own that an error may name as well.
 """
 
 SETTING_OF_FIELD = {

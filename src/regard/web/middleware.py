@@ -1,9 +1,9 @@
-"""Gateway middleware: every request passes it before any route is looked for, so a forgotten route is closed as well.
+"""Gateway middleware: checks every request before routing, so that no route can be left unprotected.
 
     sizes of headers ──► Host ──► key ──► closing? ──► size of the body ──► routes
          431             403      401       503          413, 408
 
-It also sets headers on every answer so that nothing in it is run or guessed, and reports it to the log and the metrics.
+It also sets security headers on every response (no scripts, no content sniffing), and reports it to log and metrics.
 """
 
 import asyncio
@@ -20,8 +20,8 @@ from regard.web.errors import ApiError, ClientDisconnected, error_response
 from regard.web.model_pool import ModelPool
 from regard.web.settings import ServerSettings, is_loopback
 
-LINGER, BODIES = 2.0, 8  # how long, and how many bodies of the largest size, are let by when they are refused
-SMALL, LARGE = 1 << 16, 64  # bytes of a body that is always taken; how many of the largest size may be here at once
+LINGER, BODIES = 2.0, 8  # seconds, and bodies of the largest size, that are read on after a refusal
+SMALL, LARGE = 1 << 16, 64  # bytes of a body that is always accepted; how many of the largest size fit at once
 OPEN = "/health"  # the one route that needs no key
 SAFE = {
     "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
@@ -33,7 +33,7 @@ SAFE = {
 
 
 class GatewayMiddleware:
-    """Stands in front of an application; while the pool is closing, no request passes."""
+    """ASGI middleware in front of the application; while the pool is closing, no request passes."""
 
     def __init__(self, app: ASGIApp, house: ModelPool) -> None:
         self.app, self.house, self.settings = app, house, house.settings
@@ -52,8 +52,8 @@ class GatewayMiddleware:
         except ApiError as refusal:
             await visit.refuse(refusal)
         except ClientDisconnected:
-            visit.status = 499  # as nginx says it; the client is gone
-        except Exception as problem:  # a bug: told to the log, and to the client that there is one
+            visit.status = 499  # nginx's status for a client that has disconnected
+        except Exception as problem:  # a bug: its location is logged, and the client gets a 500
             access_log.log_event(**access_log.error_location(problem))
             await visit.refuse(ApiError(500, "this is a bug in regard; the log of the server says where",
                                        code="internal_error"))  # fmt: skip
@@ -63,7 +63,7 @@ class GatewayMiddleware:
             self.house.held -= visit.held
 
     def check(self, scope: Scope, visit: "GatewayRequest") -> None:
-        """Raises unless this request may come in."""
+        """Raise ApiError unless this request is allowed."""
         headers, limits = visit.headers, self.settings
         size = sum(len(name) + len(value) for name, value in scope["headers"]) + len(scope["query_string"])
         if size + len(scope["path"]) > limits.header:
@@ -84,7 +84,7 @@ class GatewayMiddleware:
             raise visit.too_large()
 
     def has_valid_key(self, given_key: str) -> bool:
-        """Whether this is one of the keys, found out in the same time whichever it is and however near it comes."""
+        """Whether the Authorization header has one of the keys; compared in constant time, all keys every time."""
         scheme, _, key = given_key.partition(" ")
         given = key.strip().encode("latin-1", "replace")
         found = [hmac.compare_digest(given, each) for each in self.keys]
@@ -100,19 +100,19 @@ class GatewayMiddleware:
 
 
 class GatewayRequest:
-    """One request on its way in and its answer on the way out."""
+    """One request with its response: counted, timed and limited on the way."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, house: ModelPool) -> None:
         self.scope, self.incoming, self.outgoing, self.house = scope, receive, send, house
         self.limits: ServerSettings = house.settings
-        self.held = 0  # bytes of its body beyond those that every request may have
+        self.held = 0  # bytes of its body beyond SMALL
         self.headers, self.began = Headers(scope=scope), time.perf_counter()
         self.status, self.size, self.whole = 0, 0, False
         self.notes: dict[str, Any] = {}
-        scope.setdefault("state", {})["notes"] = self.notes  # what routes want to be told of them
+        scope.setdefault("state", {})["notes"] = self.notes  # fields that routes add to the log line
 
     async def receive(self) -> Message:
-        """The next part of the body, in time and not too much of it; after the last one, only that the client left."""
+        """The next part of the body, within the limits of time and size; after the last part, only the disconnect."""
         if self.whole:
             return await self.incoming()
         left = self.began + self.limits.patience - time.perf_counter()
@@ -130,7 +130,7 @@ class GatewayRequest:
         return message
 
     def reserve(self, held: int) -> None:
-        """Large bodies have so much memory together; a small one finds room at any time."""
+        """Account for the memory of a large body, which all large bodies share; small bodies are always accepted."""
         self.house.held, self.held = self.house.held + held - self.held, held
         if held and self.house.held > LARGE * self.limits.body:
             raise ApiError(429, f"requests of more than {SMALL:,} bytes fill the memory that they may have; come again "
@@ -148,17 +148,17 @@ class GatewayRequest:
         await self.outgoing(message)
 
     async def refuse(self, refusal: ApiError) -> None:
-        """Answer with the refusal, unless the answer has begun."""
+        """Send the error response, unless a response has begun."""
         if not self.status:
             await self.let_by()
             answer = error_response(refusal)
-            if not self.whole:  # what is still coming is no next request
+            if not self.whole:  # the rest of the body must not be parsed as a request
                 answer.headers["connection"] = "close"
             await answer(self.scope, self.receive, self.send)
 
     async def let_by(self) -> None:
-        """Read on for a while, not endlessly: a client that is cut off while sending never hears why."""
-        if "expect" in self.headers:  # asks before it sends
+        """Read on for a while, with limits: a client whose connection is cut while it sends never sees the error."""
+        if "expect" in self.headers:  # it waits for permission before it sends the body
             return
         with suppress(TimeoutError):
             async with asyncio.timeout(LINGER):
@@ -174,13 +174,13 @@ class GatewayRequest:
 
     @property
     def route(self) -> str:
-        """The route as it is written down, not as it was asked for: clients must not invent labels."""
+        """The path template of the route, not the requested path: clients must not create metric labels."""
         return getattr(self.scope.get("route"), "path", "none")
 
 
 def is_local_host(host: str) -> bool:
-    """Whether a Host header names this machine: pages of other sites can have their name point here."""
+    """Whether a Host header names this machine: other sites can resolve their own names to it (DNS rebinding)."""
     name, colon, port = host.rpartition(":")
-    if not colon or not port.isdigit():  # there is no port: ] ends an address
+    if not colon or not port.isdigit():  # no port: the colon is inside an IPv6 address
         name = host
     return is_loopback(name.lower())

@@ -1,13 +1,13 @@
 """Model pool: the served models by name, each with the one thread that may touch it; and the Prometheus metrics.
 
-    decoder             an Engine: many texts at a time, and other work between its steps
-    any other model     a worker: one piece of work after the other
+    decoder             an Engine: many requests at a time, and other jobs between its steps
+    any other model     a worker: one job after the other
 
-Work is given to that thread in small pieces, a row or a batch each, so that no request keeps the others waiting for
-long; what grows with a request and needs no model is done by pools of other threads (workers.py).
+Jobs for that thread are small, a row or a batch each, so that no request delays the others for long; work that grows
+with a request and needs no model runs in other thread pools (workers.py).
 
-Each pool has a metrics registry of its own, so that two in one process do not count for each other. Labels are routes,
-statuses and the names of models: few, and none that a client invents.
+Each pool has a metrics registry of its own, so that two in one process count separately. Labels are routes, statuses
+and names of models: few, and none that a client can create.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ GAPS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 
 
 class ServerMetrics:
-    """The counters of one model pool."""
+    """Prometheus metrics of one model pool."""
 
     def __init__(self) -> None:
         self.registry = own = CollectorRegistry()
@@ -59,7 +59,7 @@ class ServerMetrics:
         self.slots = Gauge("regard_slots", "Texts that can be written at a time.", ("model",), registry=own)
 
     def watch(self, model: str, engine: Engine, slots: int) -> None:
-        """Read the statistics of an engine whenever metrics are asked for."""
+        """Read the statistics of an engine whenever the metrics are requested."""
         self.running.labels(model).set_function(lambda: engine.stats.running)
         self.waiting.labels(model).set_function(lambda: engine.stats.waiting)
         self.slots.labels(model).set(slots)
@@ -69,24 +69,25 @@ class ServerMetrics:
 
 
 T = TypeVar("T")
-QUEUE = 256  # jobs that wait for a pool
+QUEUE = 256  # queue length of a worker pool
 DEADLINE, COMPILING = 30.0, 5.0  # seconds
-LETTERS, TIMES = 1 << 18, 16  # of a text: so many, or so many for each token that a model reads
-LONGEST = 64  # letters of a name that are repeated to the client
+LETTERS, TIMES = 1 << 18, 16  # characters of a text: so many, or so many for each token of the context
+LONGEST = 64  # characters of a name that are repeated to the client
 
 
 class ServedModel:
-    """A model under its name. `no_generation_reason` and `no_chat_reason` say why it cannot write or chat, if so."""
+    """A served model. `no_generation_reason` and `no_chat_reason` say why it cannot generate or chat, and are empty if
+    it can."""
 
     def __init__(self, name: str, model: Any, settings: ServerSettings, texts: WorkerPool) -> None:
-        self.texts = texts  # the pool of threads that make ids of texts
+        self.texts = texts  # worker pool for tokenizers and chat templates
         self.name, self.model, self.most, self.made = name, model, settings.max_queue, int(time.time())
         self.no_generation_reason, self.no_chat_reason, self.form = why_no_generation(model), "", None
-        read_specials(model, settings.specials)  # here, before any text of a client can be encoded
+        read_specials(model, settings.specials)  # set before any text of a client is encoded
         self.pending = 0
         if not self.no_generation_reason:
             self.form, self.no_chat_reason = chat_format_of(model)
-            if self.form is not None:  # an answer is over where the template ends it
+            if self.form is not None:  # the template's end token ends a reply
                 model.generation_defaults = replace(
                     model.generation_defaults, ends=model.generation_defaults.ends | self.form.ends
                 )
@@ -102,7 +103,7 @@ class ServedModel:
 
     @property
     def room(self) -> int | None:
-        """How many tokens a text may have, its prompt among them."""
+        """The context of a request in tokens, prompt included; None without a limit."""
         if isinstance(self.model.c, config.DualEncoder):
             return None
         return (
@@ -110,15 +111,15 @@ class ServedModel:
         )
 
     def check_letters(self, count: int, param: str) -> None:
-        """Refuses a text that is certainly too long, before it is cut into tokens."""
+        """Refuse a text that is certainly too long, before it is tokenized."""
         most = max(LETTERS, TIMES * (self.room or 0))
         if count > most:
             raise ApiError(400, f"{param}: {count:,} characters are more than the {most:,} that are read at once; give "
                           "less", param=param.partition("[")[0], code="context_length_exceeded")  # fmt: skip
 
     async def run(self, work: Callable[[CancelToken], T]) -> T:
-        """Something done by the thread that owns the model, after what came before it. It should be short; what is not
-        checks the token, which is cancelled when the client waits no more."""
+        """Run a job in the thread that owns the model, after those before it. A long job checks the token, which is
+        cancelled when the client disconnects."""
         if self.pending >= self.most:
             raise QueueFull(self.most, 1.0)
         self.pending += 1
@@ -153,7 +154,7 @@ class ServedModel:
 
 
 def why_no_generation(model: Any) -> str:
-    """Why a model goes on from no text; nothing if it does."""
+    """Why a model cannot generate text; empty if it can."""
     if isinstance(model.c, config.DualEncoder):
         return "gives vectors and writes no text; ask it at /v1/embeddings"
     if model.c.encoder is not None:
@@ -168,7 +169,7 @@ def why_no_generation(model: Any) -> str:
 
 
 def chat_format_of(model: Any) -> tuple[TemplateFormat | None, str]:
-    """How a chat is written for a model, or why it cannot be."""
+    """The chat format of a model, or the reason why it has none."""
     try:
         chat = find_chat_template(model)
         if chat is None:
@@ -184,7 +185,7 @@ def constraint_too_complex(seconds: float) -> ApiError:
 
 
 class ModelPool:
-    """All served models, with the worker pools and metrics that they share."""
+    """All served models, with their shared worker pools and metrics."""
 
     def __init__(self, models: Mapping[str, Any], settings: ServerSettings) -> None:
         if not models:
@@ -192,22 +193,22 @@ class ModelPool:
         self.settings, self.figures = settings, ServerMetrics()
         self.parsing = WorkerPool(
             "parsing", 1, QUEUE, DEADLINE
-        )  # JSON, in and out: more would only wait for each other
+        )  # JSON, in and out: more threads would wait for the GIL
         self.texts = WorkerPool("texts", 2, QUEUE, DEADLINE)  # tokenizers and chat templates
         self.compiling = WorkerPool(
             "compiling", 2, QUEUE, COMPILING, constraint_too_complex
         )  # regular expressions and schemas
         self.residents = {name: ServedModel(name, model, settings, self.texts) for name, model in models.items()}
-        self.closed = asyncio.Event()  # tells waiting requests that the server closes
-        self.lines: set[Any] = set()  # texts that are on their way
-        self.held = 0  # bytes of large bodies that are inside
-        self.closing, self.inside = False, 0  # new requests are refused; requests that are being answered
+        self.closed = asyncio.Event()  # set when the server closes, for waiting requests
+        self.lines: set[Any] = set()  # streams in progress
+        self.held = 0  # bytes of large bodies in memory
+        self.closing, self.inside = False, 0  # new requests are refused; number of requests in progress
         for name, each in self.residents.items():
             if (engine := each.engine) is not None:
                 self.figures.watch(name, engine, settings.slots)
 
     def find(self, name: str | None) -> ServedModel:
-        """A model by its name; the only one there is needs none."""
+        """The model of this name; without a name, the only one."""
         known = ", ".join(self.residents)
         if name is None:
             if len(self.residents) > 1:
@@ -229,18 +230,18 @@ class ModelPool:
             each.start()
 
     def disconnect_all(self) -> None:
-        """End all texts that are on their way, and tell the clients that wait for them."""
+        """End all streams in progress, with an error for their clients."""
         self.closed.set()
         for line in list(self.lines):
             line.disconnect()
 
     @property
     def has_threads(self) -> bool:
-        """Whether a thread that owns a model is still there."""
+        """Whether a thread that owns a model is still running."""
         return any(each.is_working for each in self.residents.values())
 
     def stop(self) -> None:
-        """Stop all threads, and wait for those that own models: not on a loop, since that may take a while."""
+        """Stop all threads, and wait for those that own models; it may take a while, so not on the event loop."""
         for pool in (self.parsing, self.texts, self.compiling):
             pool.stop()
         for each in self.residents.values():

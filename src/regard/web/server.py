@@ -1,10 +1,10 @@
-"""The HTTP server: uvicorn on a socket that is ours, its timeouts, and how it drains.
+"""The HTTP server: uvicorn on our own socket, with timeouts, a connection limit, and draining at shutdown.
 
-    first signal     new requests get 503, texts have some seconds to end, then they are ended
-    second signal    at once
+    first signal     new requests get 503, running ones have some seconds to end, then they are cut off
+    second signal    exit at once
 
-Signals are handled by a thread of their own, so that a busy loop delays neither; the process ends when its time is
-over, whatever its threads do.
+Signals are handled by a thread of their own, so that a busy event loop delays neither; the process exits at the
+deadline, whatever its threads do.
 
 `BackgroundServer` runs an application in a thread, for tests and notebooks; `run_server` runs it in the main thread
 until a signal.
@@ -35,43 +35,41 @@ from regard.web.middleware import LINGER
 from regard.web.model_pool import ModelPool
 from regard.web.settings import ServerSettings
 
-LAST = 1.0  # seconds of a drain that are left to tell those whose texts were ended
-SHUTDOWN_SECONDS = 2.0  # seconds after it, to close connections and stop threads
-EXIT = 0.2  # seconds before the end of it, when a process that is still there is ended
-BACKLOG = 256  # connections that wait to be taken, and that are taken before others have their turn
-FILES, SPARE = 8192, 64  # files that we would like to be able to open, and how many of them are not connections
-PART, PLAIN = 1 << 11, 1 << 16  # bytes that are looked at before others have their turn: they may be hundreds of
-# chunks of a body, or belong to a body without any
-# Seconds after which a thread gives way, where Python decides. A loop and an engine ask for Python's lock after every
-# call of the system or of torch, and wait so long for it each time while another thread computes.
+LAST = 1.0  # seconds at the end of a drain for the error responses of interrupted requests
+SHUTDOWN_SECONDS = 2.0  # seconds after the drain, to close connections and stop threads
+EXIT = 0.2  # seconds before the deadline, when the process is ended if it still runs
+BACKLOG = 256  # listen backlog: connections accepted at once, before others get their turn
+FILES, SPARE = 8192, 64  # wanted limit of open files, and how many of them are not connections
+PART, PLAIN = 1 << 11, 1 << 16  # bytes parsed before other connections get their turn: they may be hundreds of
+# The thread switch interval of Python, in seconds. The event loop and an engine request the GIL after every call of the
+# system or of torch, and wait this long each time while another thread computes.
 SWITCH = 0.0001
 BUSY = to_json_bytes(
     error_body(ApiError(503, "as many requests as may be are being answered; come again soon", code="full"))
 )
 FULL = (b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 1\r\nContent-Type: application/json\r\n"
         b"Content-Length: %d\r\n\r\n%s" % (len(BUSY), BUSY))  # fmt: skip
-ONCE = 60.0  # seconds in which a want of files is told once
+ONCE = 60.0  # seconds in which a lack of file descriptors is logged once
 
 
 class UvicornConfig(uvicorn.Config):
-    """uvicorn's, how long a client may do nothing, and how many connections there may be."""
+    """uvicorn's config, with the client timeout and the connection limit."""
 
     patience, most = 30.0, 1024
 
 
 class TimeoutProtocol(H11Protocol):
-    """HTTP with a client that may be slow: one that reads nothing, or ends no header, for so long is left.
+    """HTTP protocol with timeouts: a client that reads nothing, or does not finish its headers, is disconnected.
 
-    What was written for it waits in a buffer, so closing the connection would wait as well; it is cut.
+    The connection is aborted, not closed, since closing would wait for the write buffer.
 
-    Where there are as many connections as may be, the one is closed that has waited longest for its client to say
-    something; there is always room for a client that does. What comes is looked at in small parts, in turns with what
-    comes from others.
+    At the connection limit, the connection that has waited longest for its client is closed, so that a client that
+    sends a request can always connect. Received bytes are parsed in small parts, in turn with those of others.
     """
 
     clock: asyncio.TimerHandle | None = None
-    turn: asyncio.Handle | None = None  # when more of what has come is looked at
-    since = 0.0  # when it began to wait for its client
+    turn: asyncio.Handle | None = None  # the scheduled parsing of the rest
+    since = 0.0  # when it began to wait for the client
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -85,7 +83,7 @@ class TimeoutProtocol(H11Protocol):
             return
         others = [each for each in self.connections if isinstance(each, TimeoutProtocol) and each.is_waiting]
         oldest = min(others, key=lambda each: each.since, default=self)
-        if oldest is self:  # all others are being answered
+        if oldest is self:  # all others have a request in progress
             self.transport.write(FULL)
             self.transport.close()
         else:
@@ -94,12 +92,12 @@ class TimeoutProtocol(H11Protocol):
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it is the client's turn: to ask, or to send the rest of what it asks."""
+        """Whether the server waits for the client: for a request, or for the rest of its body."""
         return self.cycle is None or self.cycle.response_complete or self.conn.their_state is h11.SEND_BODY
 
     @property
     def is_plain(self) -> bool:
-        """Whether what comes is a part of a body whose length is known: it takes no time to look at."""
+        """Whether the next bytes belong to a body of known length, which needs no parsing."""
         chunked = any(name == b"transfer-encoding" for name, _ in self.headers or ())
         return self.conn.their_state is h11.SEND_BODY and not chunked
 
@@ -109,7 +107,7 @@ class TimeoutProtocol(H11Protocol):
             self.look()
 
     def look(self) -> None:
-        """At the next part of what has come."""
+        """Parse the next part of the received bytes."""
         size = PLAIN if self.is_plain else PART
         self.turn, part = None, bytes(self.rest[:size])
         del self.rest[:size]
@@ -130,7 +128,7 @@ class TimeoutProtocol(H11Protocol):
         self.since = self.loop.time()
         unread = self.conn.their_state is h11.SEND_BODY
         super().on_response_complete()
-        if unread and not self.transport.is_closing():  # refused: what is still coming is let by, for a little while
+        if unread and not self.transport.is_closing():  # refused early: read the rest of the body for a short time
             self.wind(LINGER)
 
     def pause_writing(self) -> None:
@@ -160,7 +158,7 @@ class TimeoutProtocol(H11Protocol):
 
 
 def open_socket(settings: ServerSettings) -> socket.socket:
-    """A socket at the address; refuses in a sentence where that cannot be."""
+    """A listening socket at the configured address; ConfigError where that is impossible."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     found = socket.socket(family)
     try:
@@ -177,13 +175,13 @@ def open_socket(settings: ServerSettings) -> socket.socket:
 
 
 def socket_url(found: socket.socket) -> str:
-    """Where a client finds a socket."""
+    """The URL of a socket."""
     host, port = found.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 class QuietServer(uvicorn.Server):
-    """uvicorn that leaves signals to us."""
+    """uvicorn's server without its signal handlers."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -191,7 +189,7 @@ class QuietServer(uvicorn.Server):
 
 
 def build_server(app: FastAPI) -> QuietServer:
-    """The log is ours, so uvicorn says nothing; and it names neither itself nor its version."""
+    """uvicorn without its own log, without a server header."""
     house: ModelPool = app.state.house
     c = UvicornConfig(
         app, http=TimeoutProtocol, ws="none", lifespan="on", loop="asyncio", log_config=None, access_log=False,
@@ -206,9 +204,9 @@ def build_server(app: FastAPI) -> QuietServer:
 
 
 def connection_limit(settings: ServerSettings) -> int:
-    """How many there may be: as set, or as many files as the system lets us open, less those that are something else.
+    """The largest number of connections: the setting, or the limit of open files less those used otherwise.
 
-    A connection over the limit is open for a moment, before another is closed for it; so many may be taken at once.
+    A connection over the limit is open for a moment, before another is closed for it; BACKLOG may be accepted at once.
     """
     return min(settings.connections, max(file_limit() - SPARE - BACKLOG, SPARE))
 
@@ -223,7 +221,7 @@ def file_limit() -> int:
 
 
 def raise_file_limit() -> None:
-    """The soft limit is often 1,024 where many more are allowed."""
+    """Raise the soft limit of open files, which is often 1,024 where the hard limit is much higher."""
     try:
         import resource
     except ImportError:
@@ -236,16 +234,16 @@ def raise_file_limit() -> None:
 
 
 def tune_process() -> None:
-    """Settings of a process that serves: threads give way sooner, and the collector of garbage does not look again and
-    again at what was there before the first request, which takes a tenth of a second each time."""
+    """Process settings of a server: a shorter thread switch interval, and a garbage collector that does not scan the
+    objects from before the first request again and again, which takes a tenth of a second each time."""
     sys.setswitchinterval(SWITCH)
     gc.collect()
     gc.freeze()
 
 
 def log_loop_errors(loop: asyncio.AbstractEventLoop) -> None:
-    """Problems of the loop are told to the log in a line each: asyncio would print a traceback for every connection
-    that finds no file, hundreds of megabytes a minute."""
+    """Log errors of the event loop in a line each: asyncio would print a traceback for every connection without a file
+    descriptor, hundreds of megabytes a minute."""
     last = -ONCE
 
     def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -262,7 +260,7 @@ def log_loop_errors(loop: asyncio.AbstractEventLoop) -> None:
 
 
 async def drain(house: ModelPool, seconds: float) -> None:
-    """Refuse new requests, and give those inside some time; texts that are not over by then are ended."""
+    """Refuse new requests and wait for those in progress; after the deadline they are cut off."""
     house.closing, until = True, time.monotonic() + seconds
     while house.inside and time.monotonic() < until - LAST:
         await asyncio.sleep(0.02)
@@ -275,7 +273,7 @@ async def drain(house: ModelPool, seconds: float) -> None:
 
 
 def run_server(app: FastAPI, found: socket.socket) -> int:
-    """Serve until a signal; the number of that signal."""
+    """Serve until a signal; returns the number of that signal."""
     house: ModelPool = app.state.house
     raise_file_limit()
     server, caught = build_server(app), list[int]()
@@ -290,10 +288,10 @@ def run_server(app: FastAPI, found: socket.socket) -> int:
             server.should_exit = True
 
         def catch(number: int) -> None:
-            """In a thread of its own, whatever the loop does."""
+            """Called in the signal thread, whatever the event loop does."""
             caught.append(number)
             if len(caught) > 1:
-                os._exit(128 + number)  # nothing here is to be saved, and a thread may be in the middle of a step
+                os._exit(128 + number)  # there is nothing to save, and a thread may be in the middle of a step
             house.closing = True
             loop.call_soon_threadsafe(lambda: closing.append(loop.create_task(close())))
             clock = threading.Timer(max(house.settings.drain - EXIT, 0.0), os._exit, [128 + number])
@@ -304,17 +302,17 @@ def run_server(app: FastAPI, found: socket.socket) -> int:
             await server.serve(sockets=[found])
 
     asyncio.run(run())
-    if house.has_threads:  # one is in the middle of a step, and would fall over what Python clears away at its end
+    if house.has_threads:  # a step is running, and would crash while Python tears down modules
         os._exit(128 + caught[0])
     return caught[0] if caught else 0
 
 
 @contextmanager
 def watch_signals(catch: Callable[[int], None]) -> Iterator[None]:
-    """Have SIGINT and SIGTERM heard by a thread.
+    """Handle SIGINT and SIGTERM in a thread.
 
-    Python calls a handler in the main thread, when that comes to its next instruction; but it writes the number of a
-    signal to a file at once, and there the thread finds it.
+    Python calls a handler in the main thread, at its next bytecode instruction; but it writes the number of a signal to
+    the wakeup file descriptor at once, where this thread reads it.
     """
     inner, outer = socket.socketpair()
     outer.setblocking(False)
@@ -342,7 +340,7 @@ def watch_signals(catch: Callable[[int], None]) -> Iterator[None]:
 
 
 class BackgroundServer:
-    """An application that listens while this is open, in a thread: `with BackgroundServer(app) as server: server.url`.
+    """A server in a thread, for as long as the context is open: `with BackgroundServer(app) as server: server.url`.
 
     It listens on a free port of this machine, whatever the settings say.
     """
@@ -370,7 +368,7 @@ class BackgroundServer:
         return self
 
     def drain(self, seconds: float) -> None:
-        """What the first signal does."""
+        """Drain as after the first signal."""
         asyncio.run_coroutine_threadsafe(drain(self.house, seconds), self.loop).result()
 
     def __exit__(self, *raised: object) -> None:

@@ -1,4 +1,4 @@
-"""Server settings: host, port, keys, and limits of everything."""
+"""Server settings: host, port, API keys, and limits on sizes, times and numbers."""
 
 from dataclasses import dataclass, field
 from ipaddress import ip_address
@@ -9,17 +9,17 @@ from regard import config
 
 @dataclass(frozen=True, kw_only=True)
 class ServerSettings:
-    """Where to listen, the keys that open the door, and the limits; the sizes are in bytes, the times in seconds.
+    """Server settings: the address, the API keys, and the limits. Sizes are in bytes, times in seconds.
 
-    Of each model `slots` texts are written at a time, each with room for `max_context` tokens, while `max_queue` others
-    wait. One request asks about at most `texts` texts, an answer has at most `most` tokens. A client that
-    sends or reads so slowly that nothing moves for `patience` is disconnected; `drain` is the time that texts are given
-    to end when the server stops. Of more than so many `connections` those that have been idle for longest are closed.
+    Each model generates `slots` texts at a time, each with up to `max_context` tokens, while `max_queue` others wait. A
+    request has at most `texts` texts, a response at most `most` tokens. A client that neither sends nor reads for
+    `patience` is disconnected; `drain` is the time that requests get to end when the server stops. Over the limit of
+    `connections` those that have been idle for longest are closed.
 
-    A `body` of JSON is parsed in one call, during which nothing else runs: some 20 ms for each MiB.
+    A `body` of JSON is parsed in one call, which holds the GIL: some 20 ms for each MiB.
 
-    `specials`: what clients write is text, in which "<|im_end|>" is spelt like anything else ("plain"), or its special
-    tokens are parsed ("parse", for clients that are trusted); messages of a chat are always plain.
+    `specials`: text of clients is encoded as plain text, "<|im_end|>" included ("plain"), or its special tokens are
+    parsed ("parse", for trusted clients); chat messages are always plain.
     """
 
     host: str = "127.0.0.1"
@@ -56,12 +56,12 @@ class ServerSettings:
 
     @property
     def is_local(self) -> bool:
-        """Whether only this machine can reach us."""
+        """Whether the server listens on a loopback address only."""
         return is_loopback(self.host)
 
 
 def is_loopback(host: str) -> bool:
-    """A name or an address of this machine itself, as a socket or a URL has it: localhost, 127.0.0.1, [::1]."""
+    """Whether a host is a loopback name or address, as in a socket or a URL: localhost, 127.0.0.1, [::1]."""
     if host == "localhost":
         return True
     try:

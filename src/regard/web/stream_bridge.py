@@ -1,10 +1,10 @@
-"""Stream bridge: completion chunks on their way from an engine thread to the event loop and its client.
+"""Stream bridge: passes completion chunks from an engine thread to the event loop and its client.
 
-    engine's thread ── hear ──► [chunk, chunk, ...] ── async for ──► client
+    engine's thread ── send ──► [chunk, chunk, ...] ── async for ──► client
                                  at most AHEAD
 
-The engine never waits for a client: one that does not read is cut off when so many chunks wait for it. When a client
-disconnects, its stream is closed, and the slots of its texts are free at the engine's next step.
+The engine never waits for a client: one that does not read is cut off when AHEAD chunks are queued. When a client
+disconnects, its stream is closed, and its slots are free at the engine's next step.
 """
 
 import asyncio
@@ -23,15 +23,15 @@ from regard.web.errors import ApiError, ClientDisconnected, to_api_error
 from regard.web.model_pool import ModelPool, ServedModel
 
 T = TypeVar("T")
-AHEAD = 4096  # pieces of a request that may wait to be read
+AHEAD = 4096  # chunks of a request in the queue
 CLOSING = ApiError(503, "the server is closing, and the text ends here", code="closing")
 SLOW = ApiError(408, f"{AHEAD:,} pieces wait to be read; read faster, or ask for less", code="slow_reader")
 CUT = ApiError(500, "the text was cut off", code="cancelled")
 
 
 class LoopMailbox:
-    """From the threads of models to the loop of the server: it is woken once for all that has come, since waking it
-    costs a thread more than saying a token."""
+    """A queue from the engine threads to the event loop. The loop is woken once for all that is queued, since waking it
+    costs a thread more than sampling a token."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop, self.rung = loop, False
@@ -41,18 +41,18 @@ class LoopMailbox:
         self.bag.append((line, place, piece))
         if not self.rung:
             self.rung = True
-            with suppress(RuntimeError):  # the loop is closed
+            with suppress(RuntimeError):  # the event loop is closed
                 self.loop.call_soon_threadsafe(self.deliver)
 
     def deliver(self) -> None:
-        self.rung = False  # what comes from here on rings again
+        self.rung = False  # chunks from here on wake the loop again
         while self.bag:
             line, place, piece = self.bag.popleft()
             line.put(place, piece)
 
 
 class CompletionStream:
-    """`count` texts of one model for one client."""
+    """The stream of `count` texts of one model for one client."""
 
     def __init__(self, house: ModelPool, resident: ServedModel, count: int, post: LoopMailbox) -> None:
         self.house, self.resident, self.count, self.post = house, resident, count, post
@@ -63,12 +63,12 @@ class CompletionStream:
         self.began = time.perf_counter()
         house.lines.add(self)
 
-    # ---------------------------------------------------------------- where texts are written
+    # ---------------------------------------------------------------- in worker and engine threads
 
     def submit(self, prompts: list[list[int]], settings: list[dict[str, Any]]) -> None:
-        """Ask for each text. Not to be called where others wait: a prompt is read, a schema is compiled, once for all.
+        """Submit all texts to the engine. It compiles schemas, so it runs in a worker thread.
 
-        All texts are taken, or none: QueueFull where there is no room for so many.
+        All texts are accepted, or none: QueueFull where there is no room for all.
         """
         answers = self.resident.answers
         try:
@@ -82,11 +82,11 @@ class CompletionStream:
             self.closed = True
             raise
         finally:
-            if self.closed:  # the client has left, or one of the texts was refused
+            if self.closed:  # the client has disconnected, or one of the texts was refused
                 self.cancel()
 
     def listener(self, place: int) -> Callable[[CompletionChunk], None]:
-        """What the engine tells of one text. Called in its thread."""
+        """The listener for one text. It is called in the engine's thread."""
         last, name, figures = self.began, self.resident.name, self.house.figures
         waits = figures.first.labels(name)
 
@@ -99,7 +99,7 @@ class CompletionStream:
 
         return on_chunk
 
-    # ---------------------------------------------------------------- where they are read
+    # ---------------------------------------------------------------- in the event loop
 
     def put(self, place: int, piece: CompletionChunk) -> None:
         if len(self.pieces) >= AHEAD:
@@ -108,7 +108,7 @@ class CompletionStream:
         self.ready.set()
 
     async def __aiter__(self) -> AsyncIterator[tuple[int, CompletionChunk]]:
-        """Which text, and its next piece, until all have ended."""
+        """The index of a text and its next chunk, until all have ended."""
         while self.ended < self.count:
             while not self.pieces:
                 if self.closed:
@@ -133,7 +133,7 @@ class CompletionStream:
             return ApiError(500, "this is a bug in regard; the log of the server says where", code="internal_error")
 
     def fail(self, problem: ApiError) -> None:
-        """The client gets this error after the chunks that are there already."""
+        """End the stream with this error, after the chunks in the queue."""
         self.problem, self.closed = problem, True
         self.cancel()
         self.ready.set()
@@ -142,7 +142,7 @@ class CompletionStream:
         self.fail(CLOSING)
 
     def close(self) -> None:
-        """The client reads no more."""
+        """Close the stream, when the client has everything or has disconnected."""
         self.house.lines.discard(self)
         self.closed = True
         if self.ended < self.count:
@@ -154,11 +154,11 @@ class CompletionStream:
             ticket.cancel()
 
 
-# ---------------------------------------------------------------- clients that leave
+# ---------------------------------------------------------------- clients that disconnect
 
 
 async def run_while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """The result of some work, which is cancelled as soon as the client leaves, or when the server closes."""
+    """The result of a coroutine, which is cancelled when the client disconnects or the server closes."""
     house: ModelPool = request.app.state.house
     task, left = asyncio.ensure_future(work), asyncio.ensure_future(wait_for_disconnect(request.receive))
     closed = asyncio.ensure_future(house.closed.wait())

@@ -1,4 +1,4 @@
-r"""Strict JSON request bodies: what has two meanings, or none, is refused; and pydantic's errors as one sentence.
+r"""Strict JSON request bodies: ambiguous or invalid JSON is refused; and pydantic's errors in one sentence.
 
 {"seed": 1, "seed": 2}      NaN      1e999      {"a": {"a": {"a": ...      "\ud800"      0xff
 """
@@ -18,7 +18,7 @@ from starlette.requests import ClientDisconnect
 
 from regard.web.errors import ApiError, ClientDisconnected, error_response, shorten_value
 
-# Fields that may be said in several ways: pydantic has a complaint for each of them.
+# Fields of several types: pydantic reports an error for each type.
 WAYS = {
     "prompt": "a text, a list of texts, a list of ids, or a list of such lists",
     "input": "a text, or a list of texts that is not empty",
@@ -26,7 +26,7 @@ WAYS = {
     "stop": "a text, or a list of at most 16",
     "content": 'a text, or a list of {"type": "text", "text": ...}',
 }
-# Fields of OpenAI's that are only taken where they change nothing.
+# OpenAI's fields that are accepted only where they change nothing.
 SETTLED = {
     "suffix": "a text is only gone on with here, and none is put between two; leave suffix out",
     "tools": "models here call no tools; leave tools out",
@@ -37,14 +37,14 @@ Found = Mapping[str, Any]
 
 
 async def validation_handler(request: Request, problem: Exception) -> Response:
-    """The handler of pydantic's refusals."""
+    """The handler of pydantic's validation errors."""
     assert isinstance(problem, RequestValidationError)
     message, param = first_error(problem.errors())
     return error_response(ApiError(400, message, param=param, code="invalid_value"))
 
 
 def first_error(errors: Sequence[Found]) -> tuple[str, str | None]:
-    """The first mistake, and the field where it is."""
+    """The message of the first error, and the field that it is about."""
     first = errors[0]
     path = [part for part in first["loc"] if part != "body"]
     if not path:
@@ -66,7 +66,7 @@ def error_message(found: Found) -> str:
 
 
 def describe_error(found: Found) -> str:
-    """What is wrong with one value, and what it should be."""
+    """What is wrong with a value, and what is expected."""
     match found["type"]:
         case "missing":
             return "it is missing; give it"
@@ -79,29 +79,29 @@ def describe_error(found: Found) -> str:
 
 
 def field_path(path: Sequence[Any]) -> str:
-    """messages[0].content"""
+    """The path of a field, such as messages[0].content."""
     parts = [f"[{part}]" if isinstance(part, int) else f".{part}" for part in path]
     return "".join(parts).removeprefix(".")
 
 
-DEEPEST = 64  # tables and lists in each other
+DEEPEST = 64  # nesting depth of objects and lists
 DEEP = f"tables and lists stand in each other more than {DEEPEST} deep"
-DIGITS = 64  # of a number: more are never meant
-TABLES = 1 << 14  # tables and lists of a body: each is an object that the collector of garbage looks at
-NAMES = 1 << 14  # of one table
-SMALL = 1 << 12  # bytes of a body that is read at once, since a thread would take longer
-# A text in JSON, whole or cut off, or where a table or list begins or ends. Possessive: nothing is tried twice.
+DIGITS = 64  # digits of a number
+TABLES = 1 << 14  # objects and lists in a body: the garbage collector scans each of them
+NAMES = 1 << 14  # keys of one object
+SMALL = 1 << 12  # bytes of a body that is parsed at once, since a thread would take longer
+# A JSON string, complete or cut off, or a bracket. Possessive: no backtracking.
 MARKS = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[\[{\]}]', re.DOTALL)
 
 
 class StrictRoute(APIRoute):
-    """A route that reads JSON and nothing else.
+    """A route that accepts JSON and nothing else.
 
-    A page of any site may send us forms and plain texts from its reader's browser; for JSON the browser asks us first,
-    and is told no.
+    A page of any site can make a browser send us forms and plain text; for JSON the browser asks first (CORS
+    preflight), and the request is denied.
 
-    A route that takes a body names its form, a pydantic model, as the type of `body`. The body is parsed and validated
-    by a worker: the time that it takes grows with it.
+    A route with a body names its schema, a pydantic model, as the type of `body`. A worker parses and validates it,
+    since the time for that grows with its size.
     """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
@@ -135,7 +135,7 @@ def check_content_type(request: Request) -> None:
 
 
 def validate_body(form: type[BaseModel], body: bytes) -> Any:
-    """What is asked by a body; one sentence where it asks for nothing."""
+    """The validated body of a request; ApiError in one sentence otherwise."""
     if not body:
         raise ApiError(400, "the body is missing; send JSON", code="invalid_value")
     try:
@@ -146,7 +146,7 @@ def validate_body(form: type[BaseModel], body: bytes) -> Any:
 
 
 def parse_body(body: bytes) -> Any:
-    """The value of a body; one sentence where there is none, or more than one."""
+    """Parse a body as JSON; ApiError in one sentence if it is invalid or ambiguous."""
     try:
         text = body.decode("utf-8")
     except UnicodeDecodeError as problem:
@@ -169,8 +169,8 @@ def parse_body(body: bytes) -> Any:
 
 
 def check_container_count(text: str) -> None:
-    """Refuses more tables and lists than a request can mean, before one of them is made."""
-    if text.count("{") + text.count("[") <= TABLES:  # those inside of texts as well
+    """Refuse too many objects and lists, before any is allocated."""
+    if text.count("{") + text.count("[") <= TABLES:  # those inside strings are counted as well
         return
     count = depth = 0
     for mark in MARKS.finditer(text):
@@ -212,7 +212,7 @@ def parse_short_int(word: str) -> int:
 
 
 def check_depth(value: Any, halves: bool) -> None:
-    """Refuses what stands too deep, and half characters if there may be `halves`."""
+    """Refuse deep nesting, and lone surrogates if there may be `halves`."""
     level, kinds = [value], (dict, list, str) if halves else (dict, list)
     for _ in range(DEEPEST + 1):
         if halves and not all(is_valid_unicode(each) for each in level if isinstance(each, str)):

@@ -1,10 +1,10 @@
-"""Worker pool: a bounded pool of threads for work that grows with a request, which must not run on the event loop.
+"""Worker pool: a bounded thread pool for work that grows with a request and must not run on the event loop.
 
     loop ── run ──► queue, at most `waiting` ──► `count` threads ──► result, or a refusal after `seconds`
 
-A full queue refuses at once (429), so that memory and delay have an end. A thread cannot be stopped: work that is late
-is given up by its client and finishes alone, within the sizes that were checked before. The threads are daemons: a
-process that is told to end does not wait for them.
+A full queue refuses at once (429), which bounds memory and delay. A thread cannot be stopped: a job after its deadline
+is abandoned by its request and finishes alone, within the sizes checked before. The threads are daemons: the process
+exits without waiting for them.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ Job = tuple[Future[Any], Callable[[], Any]]
 
 
 def queue_full_error(most: int) -> ApiError:
-    """Others came before: it is not this request that is too large."""
+    """The error of a full queue, which is no fault of the request."""
     return ApiError(429, f"up to {most} requests are being prepared, and this one found no time; come again in a "
                          "moment",
                    headers={"Retry-After": "1"})  # fmt: skip
@@ -33,7 +33,7 @@ def overloaded_error(seconds: float) -> ApiError:
 
 
 class WorkerPool:
-    """`count` threads called `name`; `late` makes what a client is told whose work takes longer than `seconds`."""
+    """A pool of `count` threads; `late` builds the error of a job that takes longer than `seconds`."""
 
     def __init__(
         self, name: str, count: int, waiting: int, seconds: float, late: Callable[[float], ApiError] | None = None
@@ -43,16 +43,16 @@ class WorkerPool:
         self.queue: SimpleQueue[Job | None] = SimpleQueue()
         self.lock = threading.Lock()
         self.threads: list[threading.Thread] = []
-        self.pending = 0  # waiting or being done, also for clients that have left
+        self.pending = 0  # queued or running, also for clients that have left
 
     async def run(self, work: Callable[..., T], *given: Any) -> T:
-        """The result of some work. Refuses where the queue is full, and after the deadline."""
+        """Run a job and return its result. Refused when the queue is full, and after the deadline."""
         if self.pending >= self.most:
             raise queue_full_error(self.most)
         return await self.finish(work, *given)
 
     async def finish(self, work: Callable[..., T], *given: Any) -> T:
-        """The same for the end of a request that was let in before: it is not refused for want of room."""
+        """The same for the end of a request that was accepted before: a full queue does not refuse it."""
         future = self.submit(lambda: work(*given))
         try:
             async with asyncio.timeout(self.seconds):
@@ -62,7 +62,7 @@ class WorkerPool:
             raise (self.late(self.seconds) if begun else queue_full_error(self.most)) from None
 
     def submit(self, work: Callable[[], T]) -> "Future[T]":
-        """From any thread; one that is cancelled before its turn is not done."""
+        """Queue a job from any thread; one that is cancelled before its turn is not run."""
         future: Future[T] = Future()
         with self.lock:
             self.pending += 1
@@ -84,10 +84,10 @@ class WorkerPool:
             finally:
                 with self.lock:
                     self.pending -= 1
-                del job, future, work  # the next one may be long in coming
+                del job, future, work  # release them: the next job may come much later
 
     def stop(self) -> None:
-        """Nothing that waits is done any more, and the threads end after what they do now."""
+        """Cancel queued jobs, and end the threads after their current one."""
         while not self.queue.empty():
             if (job := self.queue.get()) is not None:
                 job[0].cancel()
