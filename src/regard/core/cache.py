@@ -1,6 +1,6 @@
-"""The KV cache: keys and values of all tokens so far, so that a decode step computes only the new ones.
+"""The KV cache: keys and values of all previous tokens, so that a decode step computes only those of new tokens.
 
-The caller owns it. All memory is allocated at the start and written in place by index; nothing that differs from step
+The caller owns it. All memory is allocated at the start and written in place by index. No value that changes from step
 to step is a Python number, so one compiled graph (and one CUDA graph) serves every step.
 """
 
@@ -14,17 +14,17 @@ from regard.core.tokens import TokenLayout, Tokens
 
 
 class LayerKV:
-    """One layer's keys and values: (B, G, capacity, d) each."""
+    """Keys and values of one layer: (B, G, capacity, d) each."""
 
     def __init__(self, k: Tensor, v: Tensor) -> None:
         self.k, self.v = k, v
 
     def append(self, k: Tensor, v: Tensor, slots: Tensor, fresh: bool) -> tuple[Tensor, Tensor]:
-        """Write the new keys and values; what to attend to: the new ones alone into an empty cache, else all."""
+        """Write new keys and values; returns those to attend to: only the new ones if the cache is fresh, else all."""
         at: Any = slice(None), slice(k.shape[2])
         if not fresh:
             at = torch.arange(len(slots), device=slots.device)[:, None], slots
-        for table, new in ((self.k, k), (self.v, v)):  # without their gradient: the past is not trained
+        for table, new in ((self.k, k), (self.v, v)):  # detached: gradients do not flow into the past
             table.transpose(1, 2)[at] = new.detach().to(table.dtype).transpose(1, 2)
         return (k, v) if fresh else (self.k, self.v)
 
@@ -33,34 +33,34 @@ class LayerKV:
 
 
 class CrossKV:
-    """Cross-attention's keys and values: made once for a source."""
+    """Keys and values of cross-attention: computed once for a source."""
 
-    k: Tensor | None = None  # may have fewer rows than ask: beams of one text share its source
+    k: Tensor | None = None  # may have fewer rows than q: beams of one text share its source
     v: Tensor | None = None
 
 
 class KVCache:
-    """Entries for all layers, and the layout of the tokens that they hold.
+    """KV cache of a model: one entry for each layer, and the layout of the cached tokens.
 
-    length (B,) tokens written, padding included; next (B,) the order of the next token. A ring writes over older ones.
+    length (B,) tokens written, padding included; next (B,) order of the next token. A ring cache overwrites old tokens.
     """
 
     def __init__(self, entries: list[Any], batch: int, capacity: int, cross: bool, like: Tensor) -> None:
-        """`entries`, one a layer: keys and values, or the state of a kernel (with `tables`)."""
+        """`entries`, one for each layer: keys and values, or the state of a kernel (with `tables`)."""
 
         def table(*shape: int, dtype: torch.dtype = torch.long) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=like.device)
 
         self.entries, self.across = entries, [CrossKV() for _ in entries] if cross else []
         self.memory: Tokens | None = None
-        self.layers: list[Tensor] | None = None  # the encoder's layers, when cross-attention is layer by layer
+        self.layers: list[Tensor] | None = None  # the encoder's layers, for layerwise cross-attention
         self.order, self.real = table(batch, capacity), table(batch, capacity, dtype=torch.bool)
         self.length, self.next = table(batch), table(batch)
         self.capacity, self.fresh, self.used = capacity, True, 0  # used: counted only outside compiled code
-        self.first, self.reach = 0, 0  # tokens that come in the first piece; that are seen at most, in a ring
+        self.first, self.reach = 0, 0  # length of a prefix; most tokens that a query sees, in a ring cache
 
     def begin_step(self, tokens: TokenLayout) -> tuple[Tensor, TokenLayout]:
-        """Make room for new tokens: the slots they take, and the layout of all keys they may attend to."""
+        """Reserve slots for new tokens; returns the slots, and the layout of all keys that they may attend to."""
         if tokens.document is not None or tokens.edges is not None:
             raise ConfigError("a cache holds one growing sequence a row: documents and edges cannot be packed into it")
         if tokens.batch != self.order.shape[0]:
@@ -83,23 +83,23 @@ class KVCache:
         return slots, tokens if self.fresh else TokenLayout(order=self.order, is_real=self.real)
 
     def set_memory(self, memory: Tokens, layers: list[Tensor] | None) -> None:
-        """Keep what the encoder made, with tables of its own, since beams will reorder them."""
+        """Store the encoder's output. Its tables are copied, since beam search reorders them."""
         self.across = [CrossKV() for _ in self.across]
         self.memory, self.layers = memory.with_vectors(memory.x), layers
         self.memory.is_real = None if memory.is_real is None else memory.is_real.clone()
 
     def reorder(self, rows: Tensor) -> None:
-        """Row i becomes a copy of row rows[i], for beams."""
+        """Set row i to a copy of row rows[i], as beam search needs."""
         for table in self.tables():
             table.copy_(table[rows])
 
     def copy_row(self, row: int, to: int) -> None:
-        """One row over another, to branch a text or to join a prefix that was computed before."""
+        """Copy one row over another, to branch a text or to reuse a prefix that is already computed."""
         for table in self.tables():
             table[to].copy_(table[row])
 
     def truncate(self, length: Tensor | int) -> None:
-        """Forget every slot from `length` on: one number, or one for each row (B,)."""
+        """Discard every slot from `length` on: one number, or one for each row (B,)."""
         if self.used > self.capacity or not all(isinstance(entry, LayerKV) for entry in self.entries):
             raise ConfigError("rewind: a state that sums up tokens cannot forget, nor can a ring; begin anew")
         back = torch.as_tensor(length, device=self.length.device).expand_as(self.length)

@@ -1,8 +1,8 @@
 """Hooks: `looking` records or edits activations by address while a model runs, and keeps their gradients.
 
-An ordinary branch, not a torch hook: an unwatched model runs not one extra operation, and a compiled model that has
-already run takes a new hook. Fused kernels keep running: the attention weights of a hooked head are computed again
-from that kernel's own q, k, scale, bias and mask, for the chosen heads and rows alone. docs/looking.md lists addresses.
+These are ordinary branches, not torch hooks: without a hook the model runs no extra operation, and a compiled model
+that has already run accepts a new one. Fused kernels keep running: the attention weights of a hooked head are computed
+again from the kernel's own q, k, scale, bias and mask, for the chosen heads and rows. docs/looking.md lists addresses.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -19,19 +19,19 @@ from regard.core.kernels import AttentionArgs, Plan, attention_scores, attention
 
 HEADED = ("q", "k", "v", "scores", "pattern", "result", "head_out")  # (B, H, N, …); everything else is (B, N, …)
 HookEdit = Callable[[str, Tensor], Tensor]
-ReadGrad = Callable[[], Tensor | None]  # the gradient of what was recorded, once there is one
+ReadGrad = Callable[[], Tensor | None]  # reads the gradient of a recorded tensor; None before backward
 ROWS = 128
 
 
 class RecordedLink:
-    """One record and those before it: a chain, since a list that grows would be another graph at every call."""
+    """Linked list of recorded tensors: a Python list that grows would cause a recompilation at every call."""
 
     def __init__(self, before: "RecordedLink | None" = None, x: Tensor | None = None, grad: ReadGrad | None = None):
         self.before, self.x, self.grad = before, x, grad
 
 
 class Activations:
-    """What was recorded: `seen[address]` is the last tensor, `seen.all_calls(address)` one for each call."""
+    """Recorded activations: `seen[address]` is the last tensor, `seen.all_calls(address)` has one for each call."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self.last = {name: RecordedLink() for name in names}
@@ -52,8 +52,8 @@ class Activations:
         return found
 
     def grad(self, name: str) -> Tensor:
-        """The gradient of the last tensor, after backward, where `looking` was told `grad=True`."""
-        self[name]  # says what was hooked, where this was not
+        """The gradient of the last tensor, after backward, if `looking` was called with `grad=True`."""
+        self[name]  # raises with the hooked addresses if this one is not hooked
         read = self.last[name].grad
         if read is None or (found := read()) is None:
             raise KeyError(f"no gradient at {name!r}: it takes looking(..., grad=True) and then backward")
@@ -64,18 +64,18 @@ class Activations:
 
 
 class Hook:
-    """The hook of one `looking`: which addresses, which heads and rows, and what to do with them."""
+    """The hook of one `looking` call: its addresses, heads and rows, and the edit if there is one."""
 
     def __init__(self, names: Sequence[str], heads: Sequence[int] | None, queries: slice | None, edit: HookEdit | None):
         self.names, self.edit = frozenset(names), edit
         self.heads = slice(None) if heads is None else list(heads)
         self.queries = queries or slice(None)
-        self.run_kernel: Callable[..., Tensor] | None = None  # in the place of Plan.run, where a result is hooked
+        self.run_kernel: Callable[..., Tensor] | None = None  # replaces Plan.run where a result is hooked
         self.grad = False
         self.seen = Activations(names)
 
     def take(self, address: str, x: Tensor, heads: int) -> Tensor:
-        """Record the chosen part of x; or replace it by the edited one."""
+        """Record the chosen part of x, or replace it by the edited one."""
         where = self.where(address, x.shape[1], heads or x.shape[1])
         part = x[where]
         if self.edit is None:
@@ -89,7 +89,7 @@ class Hook:
         return out
 
     def keep_grad(self, address: str, x: Tensor, where: tuple[Any, ...]) -> ReadGrad | None:
-        """Let x keep its gradient, whether or not a weight before it is trained; how to read the chosen part of it."""
+        """Make x keep its gradient, even if no earlier weight is trained; returns a function that reads its part."""
         if not self.grad:
             return None
         if not torch.is_grad_enabled():
@@ -98,7 +98,7 @@ class Hook:
         return lambda: None if x.grad is None else x.grad[where]
 
     def where(self, address: str, count: int, heads: int) -> tuple[Any, ...]:
-        """The index of the chosen part; `count` keys and values may serve more `heads`."""
+        """The index of the chosen part; each of `count` key and value heads may serve several of `heads`."""
         name, chosen = address.rsplit(".", 1)[-1], self.heads
         if name not in HEADED:
             return (slice(None), self.queries)
@@ -116,7 +116,7 @@ class HookContext:
         self.hooks, self.where = hooks, where
 
     def at(self, step: str) -> "HookContext | None":
-        """The same one step down, or None where no hook is beneath: such blocks run as if unwatched."""
+        """The context one level down, or None if no hook lies beneath: such blocks run without any hook code."""
         where = f"{self.where}.{step}" if self.where else step
         beneath = any(name.startswith(f"{where}.") for hook in self.hooks for name in hook.names)
         return HookContext(self.hooks, where) if beneath else None
@@ -129,17 +129,17 @@ class HookContext:
         return x
 
     def apply_by_head(self, name: str, result: Tensor, out: Any, x: Tensor) -> Tensor:
-        """Record or edit what each head adds to x through its slice of the projection `out`, made for these alone."""
+        """Record or edit what each head adds to x through its slice of the projection `out`, for chosen heads only."""
         address = f"{self.where}.{name}"
         for hook in [hook for hook in self.hooks if address in hook.names]:
             at = hook.where(address, result.shape[1], result.shape[1])
             width = result.shape[1] * result.shape[3]
             maps = out(torch.eye(width, dtype=result.dtype, device=x.device)) - out(result.new_zeros(1, width))
-            maps = maps.unflatten(0, (result.shape[1], -1))[at[1]]  # (H, e, D), with adapters or packed weights in
+            maps = maps.unflatten(0, (result.shape[1], -1))[at[1]]  # (H, e, D), adapters or packed weights included
             parts = result.detach()[at] @ maps.detach() if hook.grad else result[at] @ maps
             if hook.edit is None:
                 hook.seen.add(address, parts, hook.keep_grad(address, parts, ()))
-                moved = parts - parts.detach() if hook.grad else None  # zero, with the gradient of what it is added to
+                moved = parts - parts.detach() if hook.grad else None  # zero, with the gradient of parts
             else:
                 moved = hook.edit(address, parts) - parts
             if moved is not None:
@@ -148,7 +148,7 @@ class HookContext:
         return x
 
     def attend_and_record(self, name: str, q: Tensor, k: Tensor, v: Tensor, plan: Plan, how: AttentionArgs) -> Tensor:
-        """Attention with its scores or its pattern recorded or edited, where a hook is on them."""
+        """Attention that records or edits its scores or its pattern, if they are hooked."""
         names = [f"{self.where}.{name}.{what}" for what in ("scores", "pattern")]
         asked = [hook for hook in self.hooks if any(address in hook.names for address in names)]
         if asked and not plan.kernel.exact:
@@ -166,7 +166,7 @@ class HookContext:
 
 
 def attention_table(name: str, heads: Any, rows: slice, q: Tensor, k: Tensor, plan: Plan, how: AttentionArgs) -> Tensor:
-    """The scores or the pattern of the chosen heads and query rows, and of no others, a cacheful of rows at a time."""
+    """Scores or pattern of the chosen heads and query rows only, in chunks of rows that fit the CPU cache."""
     every, sure = range(q.shape[2])[rows], plan.spec.causal and how.bias is None
     heads = torch.arange(q.shape[1], device=q.device)[heads]
     q, k = q[:, heads].contiguous(), k[:, heads // (q.shape[1] // k.shape[1])].contiguous()
@@ -174,7 +174,7 @@ def attention_table(name: str, heads: Any, rows: slice, q: Tensor, k: Tensor, pl
     out = q.new_empty(*q.shape[:2], len(every), k.shape[2])
     for start in range(0, len(every), ROWS):
         some = every[start : start + ROWS]
-        last = max(some) + 1 if sure else k.shape[2]  # a causal row is empty from there on
+        last = max(some) + 1 if sure else k.shape[2]  # causal: later keys are masked for all of these rows
         index = torch.arange(q.shape[2], device=q.device)[rows][start : start + ROWS]
         table = mask_table(plan.spec, heads, index, how.bias, q.dtype)
         s = attention_scores(q[:, :, index], k[:, :, :last], how.scale, None if table is None else table[..., :last])
@@ -190,10 +190,11 @@ def looking(
 ) -> Iterator[Activations]:  # fmt: skip
     """Hook a model at addresses such as "trunk.3.attn.pattern" or "trunk.*.mlp.out".
 
-    Without `edit` it records and changes no bit; with it, `edit(address, tensor)` returns what takes the tensor's
-    place. `heads` and `queries` choose heads and token rows. Works on compiled models that have already run. Where a
-    `result` is hooked, `run_kernel(plan, q, k, v, how)` is called in the place of `plan.run`: to time it, to compare.
-    `grad`: `seen.grad(address)` has the gradient after backward; patterns and scores are run on `reference` then.
+    Without `edit` activations are recorded and outputs do not change; with it, `edit(address, tensor)` returns the
+    replacement. `heads` and `queries` choose heads and token rows. Works on compiled models that have already run.
+    Where a `result` is hooked, `run_kernel(plan, q, k, v, how)` replaces `plan.run`, for example to time or compare
+    kernels. `grad`: `seen.grad(address)` has the gradient after backward; patterns and scores are run on `reference`
+    then.
     """
     for wrapper in ("_orig_mod", "module"):
         model = getattr(model, wrapper, model)

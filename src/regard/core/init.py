@@ -1,4 +1,4 @@
-"""Weight initialisation by name: rules from a weight's role (q, k, v, out, up, gate, down, ...) to its spread."""
+"""Weight initialisation by name: each rule maps a weight's role (q, k, v, out, up, gate, down, ...) to its spread."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -12,18 +12,18 @@ from regard.core.layers import FusedLinear
 
 
 def init_gpt2(role: str, weight: Tensor, c: config.Trunk) -> None:
-    """Normal 0.02; what writes into the residual stream is smaller by sqrt(2·depth) (Radford et al. 2019)."""
+    """Normal 0.02; weights that write into the residual stream are divided by sqrt(2·depth) (Radford et al. 2019)."""
     nn.init.normal_(weight, std=0.02 / math.sqrt(2 * c.depth) if role in ("out", "down") else 0.02)
 
 
 def init_t5(role: str, weight: Tensor, c: config.Trunk) -> None:
-    """Spreads that leave unit variance without a division by sqrt(d) in the scores (Raffel et al. 2020)."""
+    """Standard deviations that give unit variance without dividing scores by sqrt(d) (Raffel et al. 2020)."""
     fan = {"token": 1, "q": c.dim * c.head_width, "place": c.dim}.get(role, weight.shape[-1])
     nn.init.normal_(weight, std=1 / math.sqrt(fan))
 
 
 def init_xavier(role: str, weight: Tensor, c: config.Trunk) -> None:
-    """Glorot and Bengio 2010 for the maps, 1/sqrt(D) for the tables of tokens and places."""
+    """Glorot and Bengio 2010 for linear layers, 1/sqrt(D) for token and position embeddings."""
     if role in ("token", "place"):
         nn.init.normal_(weight, std=1 / math.sqrt(weight.shape[-1]))
     else:
@@ -31,7 +31,7 @@ def init_xavier(role: str, weight: Tensor, c: config.Trunk) -> None:
 
 
 def zero_init(role: str, weight: Tensor, c: config.Trunk) -> None:
-    """Blocks add nothing and all tokens are as likely at first: out, down and head are zero (Zhang et al. 2019)."""
+    """Zero `out`, `down` and `head`: at first blocks add nothing, all tokens are equally likely (Zhang et al. 2019)."""
     nn.init.zeros_(weight) if role in ("out", "down", "head") else nn.init.normal_(weight, std=weight.shape[-1] ** -0.5)
 
 
@@ -44,7 +44,7 @@ INIT_RULES: dict[str, Callable[[str, Tensor, config.Trunk], object]] = {
 
 @torch.no_grad()
 def init_weights(part: nn.Module, rule: str, c: Any) -> None:
-    """Initialise every weight by the rule; biases begin at zero, and norms as they were made."""
+    """Initialise every weight by the rule; biases are zero, and norms keep their initial values."""
     for role, weight in weight_roles(part):
         INIT_RULES[rule](role, weight, c)
     for module in part.modules():
@@ -53,7 +53,7 @@ def init_weights(part: nn.Module, rule: str, c: Any) -> None:
 
 
 def weight_roles(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Each weight with the role it plays."""
+    """Each weight with its role."""
     for name, module in model.named_modules():
         if isinstance(module, FusedLinear):
             yield from ((part, weight) for part, (weight, _) in module.named_parts().items())

@@ -1,7 +1,7 @@
-"""Attention kernels: softmax attention spelled out, the Plan that picks a kernel, their table, and the fused one.
+"""Attention kernels: the reference softmax attention, the Plan that picks a kernel, their table, and the fused one.
 
-Every exact kernel means the same as `reference`; they differ in what they support and how fast. A kernel that cannot
-honour an AttentionSpec says why. The Plan is made once a forward for each distinct mask, not in every layer.
+Every exact kernel computes the same as `reference`; they differ in speed and in what they support. A kernel that cannot
+honour an AttentionSpec gives the reason. A Plan is made once per forward pass for each distinct mask, not per layer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from regard.core.tokens import TokenIndex, TokenLayout
 
 
 def reference(q: Tensor, k: Tensor, v: Tensor, plan: Plan, args: AttentionArgs) -> Tensor:
-    """softmax(QK'·scale + bias) V, spelled out: the meaning every exact kernel must match."""
+    """softmax(QK'·scale + bias) V, written out: the definition that every exact kernel must match."""
     table = plan.table(q, args.bias)
     weights = attention_weights(
         attention_scores(q, k, args.scale, table), sure=table is None or plan.spec.causal and args.bias is None
@@ -33,15 +33,15 @@ def reference(q: Tensor, k: Tensor, v: Tensor, plan: Plan, args: AttentionArgs) 
 
 
 def attention_scores(q: Tensor, k: Tensor, scale: float, table: Tensor | None) -> Tensor:
-    """QK'·scale + bias, and minus infinity where attending is forbidden."""
+    """QK'·scale + bias, and minus infinity where attention is not allowed."""
     s = (q * scale) @ repeat_kv(k, q).mT  #: S005
     if table is None:
         return s
-    return s.masked_fill_(~table, float("-inf")) if table.dtype == torch.bool else s + table  # s is ours alone
+    return s.masked_fill_(~table, float("-inf")) if table.dtype == torch.bool else s + table  # s is not shared
 
 
 def attention_weights(s: Tensor, sure: bool = False) -> Tensor:
-    """The softmax over keys. A query without keys gets zeros, not NaN, and finite gradients; `sure`: all have one."""
+    """Softmax over keys. A query without keys gets zeros, not NaN, and finite gradients; `sure`: all have a key."""
     if sure:
         return s.softmax(-1)
     empty = s.amax(-1, keepdim=True).detach() == float("-inf")
@@ -49,20 +49,20 @@ def attention_weights(s: Tensor, sure: bool = False) -> Tensor:
 
 
 def repeat_kv(x: Tensor, q: Tensor) -> Tensor:
-    """Grouped-query attention: each key and value head serves as many query heads as there are for it."""
+    """Grouped-query attention: repeat each key and value head for the query heads that share it."""
     return x if x.shape[1] == q.shape[1] else x.repeat_interleave(q.shape[1] // x.shape[1], 1)
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """Which kernel attends, why, and what it needs. `run` is the only call that attention makes."""
+    """The chosen attention kernel, the reason, and its inputs. Attention layers call only `run`."""
 
     kernel: Kernel
     reason: str
     spec: AttentionSpec
-    ready: Tensor | None = None  # the table below, made once for all layers that share mask and bias
-    bias: Bias | None = None  # and the bias it was made of
-    numbers: tuple[int, ...] = ()  # the kernel's numbers: 32 of "topk(32)"
+    ready: Tensor | None = None  # the table below, computed once for all layers that share mask and bias
+    bias: Bias | None = None  # the bias that `ready` was computed from
+    numbers: tuple[int, ...] = ()  # arguments in the kernel's name: 32 of "topk(32)"
 
     def run(self, q: Tensor, k: Tensor, v: Tensor, args: AttentionArgs) -> Tensor:
         return self.kernel.run(q, k, v, self, args)
@@ -71,7 +71,7 @@ class Plan:
         return f"{self.kernel.name}: {self.spec.mask} over {self.spec.q.count} x {self.spec.k.count}, {self.reason}"
 
     def table(self, q: Tensor, bias: Bias | None) -> Tensor | None:
-        """What is added to the scores, or True where attending is allowed; None when nothing is forbidden or added."""
+        """What is added to the scores, or True where attention is allowed; None if there is neither mask nor bias."""
         if self.ready is not None and bias is self.bias:
             return self.ready
         heads, rows = (torch.arange(size, device=q.device) for size in q.shape[1:3])
@@ -79,7 +79,7 @@ class Plan:
 
 
 def mask_table(spec: AttentionSpec, h: Tensor, i: Tensor, bias: Bias | None, dtype: torch.dtype) -> Tensor | None:
-    """The table of heads h and query rows i; broadcasts to (B, H, Q, K)."""
+    """The mask and bias table of heads h and query rows i; broadcasts to (B, H, Q, K)."""
     if spec.mask == FULL and bias is None:
         return None
     b = torch.arange(spec.q.batch, device=i.device).view(-1, 1, 1, 1)
@@ -92,7 +92,7 @@ def mask_table(spec: AttentionSpec, h: Tensor, i: Tensor, bias: Bias | None, dty
 
 
 def make_plan(name: str, spec: AttentionSpec, bias: Bias | None = None, heads: int = 1) -> Plan:
-    """The kernel that a config names, or the fastest for "auto"; a `bias` that layers share has its table made here."""
+    """The configured kernel, or for "auto" the fastest; the table of a `bias` that layers share is computed here."""
     name, given = parse_call(name)
     if name != "auto" and name not in KERNELS:
         raise ConfigError(f"no kernel {name!r}{did_you_mean(name, KERNELS)} there are auto, {', '.join(KERNELS)}")
@@ -106,7 +106,7 @@ def make_plan(name: str, spec: AttentionSpec, bias: Bias | None = None, heads: i
 
 
 def choose_kernel(spec: AttentionSpec) -> tuple[str, str]:
-    """The name of the fastest kernel that honours everything, and the reason."""
+    """The name of the fastest kernel that honours the whole spec, and the reason."""
     for name, kernel in KERNELS.items():
         if why := kernel.preferred_reason(spec):
             return name, why
@@ -133,13 +133,13 @@ class AttentionSpec:
 
     @property
     def plain(self) -> bool:
-        """Nothing but `full`, or `causal` from the first token on: no table is needed."""
+        """True for `full`, or `causal` from the first token on, without bias: no table is needed."""
         return not self.bias and (self.causal or self.mask == FULL)
 
 
 @dataclass(frozen=True, eq=False)
 class AttentionArgs:
-    """The rest of one call: scale, dropout, what is added to the scores; a kernel's own weights and past, if any."""
+    """The other arguments of one call: scale, dropout, bias; the kernel's own weights and cache entry, if any."""
 
     scale: float
     dropout: float = 0.0
@@ -156,20 +156,20 @@ Run = Callable[[Tensor, Tensor, Tensor, Plan, AttentionArgs], Tensor]
 class Kernel:
     name: str
     run: Run
-    unsupported_reason: Callable[[AttentionSpec], str] = lambda spec: ""  # why it cannot, or nothing
-    preferred_reason: Callable[[AttentionSpec], str] = lambda spec: ""  # why it is the one for this, or nothing
+    unsupported_reason: Callable[[AttentionSpec], str] = lambda spec: ""  # why it cannot run, or ""
+    preferred_reason: Callable[[AttentionSpec], str] = lambda spec: ""  # why "auto" chooses it, or ""
     needs_mask_table: Callable[[AttentionSpec], bool] = lambda spec: False  # whether it reads the plan's table
     exact: bool = True
-    grouped_kv: bool = False  # whether k and v may have fewer rows than q: each serves several of q's in a row
-    weights: Callable[[Any, config.Trunk, tuple[int, ...]], nn.Module] | None = None  # for an Attention, to learn
-    cache_entry: Callable[[Any, int, int, Tensor], Any] | None = None  # for so many rows and tokens, in a cache
+    grouped_kv: bool = False  # whether k and v may have fewer rows than q: each serves several of q in a row
+    weights: Callable[[Any, config.Trunk, tuple[int, ...]], nn.Module] | None = None  # from an Attention
+    cache_entry: Callable[[Any, int, int, Tensor], Any] | None = None  # of rows and tokens
 
 
 KERNELS: dict[str, Kernel] = {}
 
 
 def register_kernel(name: str, **facts: Any) -> Callable[[Run], Run]:
-    """Enter a function in the table under a name that configs can say; `facts` are the fields of Kernel."""
+    """Register a function in KERNELS under a name that configs can use; `facts` are the fields of Kernel."""
 
     def enter(run: Run) -> Run:
         KERNELS[name] = Kernel(name, run, **facts)
@@ -181,14 +181,14 @@ def register_kernel(name: str, **facts: Any) -> Callable[[Run], Run]:
 
 
 register_kernel("reference", needs_mask_table=lambda spec: True)(reference)
-# On the GPU, fastest first. With a table cuDNN is left out: a query without keys gets numbers from it (torch 2.11).
+# On the GPU, fastest first. No cuDNN with a table: for a query without keys it returns nonzero values (torch 2.11).
 MASKED_BACKENDS = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 FASTEST = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, *MASKED_BACKENDS]
 
 
 @register_kernel("fused", needs_mask_table=lambda spec: not spec.plain)
 def fused(q: Tensor, k: Tensor, v: Tensor, plan: Plan, args: AttentionArgs) -> Tensor:
-    """PyTorch's scaled_dot_product_attention: exact, and no n x n tensor where mask and bias allow."""
+    """PyTorch's scaled_dot_product_attention: exact, without an n x n tensor where mask and bias allow."""
     spec = plan.spec
     rest: dict[str, Any] = dict(dropout_p=args.dropout, scale=args.scale, enable_gqa=q.shape[1] != k.shape[1])
     rest |= {"is_causal": spec.mask == CAUSAL} if spec.plain else {"attn_mask": plan.table(q, args.bias)}

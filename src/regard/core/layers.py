@@ -20,7 +20,7 @@ from regard.core.positions import Bias, PreparedPosition
 
 
 class Block(nn.Module):
-    """Attention, cross-attention if there is an encoder, then the MLP if any, each with a residual connection."""
+    """Transformer block: attention, cross-attention if there is an encoder, then the MLP if any, each as a residual."""
 
     #   pre-norm                     post-norm
     #   x ─┬─ norm ─ f ─ + ─►        x ─┬─ f ─ + ─ norm ─►
@@ -42,7 +42,7 @@ class Block(nn.Module):
         return scope.tap("residual", x if self.mlp is None else self.add("mlp", x, scope))
 
     def add(self, name: str, x: Tensor, scope: Scope, *past: object) -> Tensor:
-        """The residual connection: the one place where pre-norm and post-norm differ."""
+        """The residual connection: the only place where pre-norm and post-norm differ."""
         sublayer, norm = getattr(self, name), getattr(self, f"{name}_norm")
         given = scope.tap(f"{name}.input", x if self.post_norm and self.residual else norm(x))
         out = self.drop(sublayer(given, scope, *past))
@@ -55,9 +55,9 @@ class Block(nn.Module):
 
 
 class Attention(nn.Module):
-    """Attention: a token asks (q), offers (k) and gives (v); a head mixes the v by how well q and k agree.
+    """Multi-head attention: a token's query (q) is compared with all keys (k), and their values (v) are mixed to match.
 
-    H heads of width d side by side; `groups` of them may share keys and values. Projections left out are the identity.
+    H heads of width d side by side; `kv_heads` may be fewer. Projections that are left out are the identity.
     """
 
     name = "attn"
@@ -96,14 +96,14 @@ class Attention(nn.Module):
         return self.project_output(self.attend(q, k, v, scope.plan, bias, scope, past), scope)
 
     def entry(self, batch: int, capacity: int, like: Tensor) -> Any:
-        """An empty place in a cache."""
+        """An empty cache entry."""
         if self.kernel and self.kernel.cache_entry:
             return self.kernel.cache_entry(self, batch, capacity, like)
         widths = (self.head_dim, self.value_head_dim)
         return LayerKV(*(like.new_zeros(batch, self.kv_heads, capacity, width) for width in widths))
 
     def project(self, x: Tensor, lean: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """q, k, v as (B, H, N, d); positions that lean go into what q and k are made from, not into v."""
+        """q, k, v as (B, H, N, d); a `lean` (position vectors) is added to the input of q and k only, not of v."""
         if self.qkv is None:
             made = {}
         elif lean is None:
@@ -117,7 +117,7 @@ class Attention(nn.Module):
         return *self.normalize_qk(q, k), v
 
     def normalize_qk(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        """Norms on q and k, if any: trained ones, or unit length so that a score is a cosine."""
+        """QK normalisation, if any: trained norms, or unit length so that a score is a cosine."""
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
         return (F.normalize(q, dim=-1), F.normalize(k, dim=-1)) if self.cosine else (q, k)  #: S015
@@ -126,7 +126,7 @@ class Attention(nn.Module):
         return x.unflatten(-1, (heads, -1)).transpose(1, 2)  # type: ignore[no-any-return]  #: S007
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, plan: Plan, bias: Bias | None, scope: Scope, past: Any) -> Tensor:
-        q, k, v = (x.to(compute_dtype(v)) for x in (q, k, v))  # norms answer in fp32
+        q, k, v = (x.to(compute_dtype(v)) for x in (q, k, v))  # norms return fp32
         how = AttentionArgs(self.scale, self.dropout if self.training else 0.0, bias, self.own, past)
         if scope.watch is None:
             return plan.run(q, k, v, how)
@@ -160,7 +160,7 @@ class CrossAttention(Attention):
         return self.project_output(self.attend(q, k, v, scope.cross_plan, None, scope, None), scope)
 
     def remember(self, scope: Scope, past: CrossKV | None) -> tuple[Tensor, Tensor]:
-        """The memory's keys and values; with a cache they are made once for a source."""
+        """Keys and values of the encoder's memory; with a cache they are computed once for a source."""
         if past is not None and past.k is not None and past.v is not None:
             return past.k, past.v
         assert scope.memory is not None
@@ -172,7 +172,7 @@ class CrossAttention(Attention):
 
 
 class MLP(nn.Module):
-    """The MLP (feed-forward), on each token by itself: f(x W1 + b1) W2 + b2, or f(x G)·(x W1) W2 when gated."""
+    """MLP (feed-forward), on each token separately: f(x W1 + b1) W2 + b2, or f(x G)·(x W1) W2 when gated."""
 
     def __init__(self, c: config.MLP, dim: int, dropout: float) -> None:
         super().__init__()
@@ -206,9 +206,9 @@ class Norm(nn.Module):
 
 
 class FusedLinear(nn.Linear):
-    """Several projections of one input as one matrix product; `parts` shows each by its name.
+    """Fused linear layer: several projections of one input as one matrix product; `named_parts` gives each by name.
 
-    Some parts may have a bias and others not (Whisper's k): then only theirs is stored.
+    Some parts may have a bias and others not (Whisper's k): only existing biases are stored.
     """
 
     def __init__(self, dim: int, sizes: dict[str, int], bias: tuple[str, ...]) -> None:
@@ -222,11 +222,11 @@ class FusedLinear(nn.Linear):
         return F.linear(x, self.weight, self.full_bias())
 
     def split(self, x: Tensor) -> dict[str, Tensor]:
-        """The product cut into its parts."""
+        """The product, split into its parts."""
         return dict(zip(self.sizes, self(x).split(list(self.sizes.values()), -1), strict=True))
 
     def project_only(self, x: Tensor, *names: str) -> dict[str, Tensor]:
-        """Some parts alone."""
+        """The projections of some parts only."""
         parts = self.named_parts()
         return {name: F.linear(x, *parts[name]) for name in names if name in parts}
 
@@ -237,14 +237,14 @@ class FusedLinear(nn.Linear):
         return torch.cat([empty[name] if bias is None else bias for name, (_, bias) in self.named_parts().items()])
 
     def named_parts(self, weight: Tensor | None = None) -> dict[str, tuple[Tensor, Tensor | None]]:
-        """Views of each part's weight and bias; of another weight in the place of its own, if one is given."""
+        """Views of each part's weight and bias; of `weight` instead of its own, if given."""
         weights = (self.weight if weight is None else weight).split(list(self.sizes.values()))
         biases = self.bias.split([self.sizes[name] for name in self.biased]) if self.biased else ()
         bias = dict(zip(self.biased, biases, strict=True))
         return {name: (weight, bias.get(name)) for name, weight in zip(self.sizes, weights, strict=True)}
 
     def reset_parameters(self) -> None:
-        """Left to `regard.core.init`."""
+        """Does nothing: `regard.core.init` initialises the weights."""
 
 
 def gelu_tanh(x: Tensor) -> Tensor:
@@ -260,34 +260,34 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }  # fmt: skip
 
 
-# What stands in a block's first slot, where tokens learn of each other: (a trunk's setting, layer) -> a module.
+# The sublayer in a block's attention slot, which mixes tokens: (trunk config, layer) -> a module.
 MIXERS: dict[str, Callable[[config.Trunk, int], Any]] = {"attention": lambda c, i: Attention(c.attention, c, i)}
 
 
 @dataclass(frozen=True, eq=False)
 class Scope:
-    """What a block is given besides x: plan, positions, memory, cache slots, hooks; made by the trunk in forward."""
+    """Inputs of a block besides x: plan, positions, memory, cache slots, hooks; built by the trunk in forward."""
 
     plan: Plan
     position: PreparedPosition
-    memory: Tensor | None = None  # (B, M, D) what the encoder made
+    memory: Tensor | None = None  # (B, M, D) the encoder's output
     cross_plan: Plan | None = None
-    cache_slots: Tensor | None = None  # where new tokens go in the cache
+    cache_slots: Tensor | None = None  # where new tokens are written in the cache
     is_first: bool = True
     watch: HookContext | None = None
 
     def tap(self, name: str, x: Tensor, heads: int = 0) -> Tensor:
-        """Let hooks, if there are any, record or replace x. `heads` share x's, if they are fewer."""
+        """Let hooks, if any, record or replace x. `heads`: the number of query heads, where x has fewer."""
         return x if self.watch is None else self.watch.apply(name, x, heads)
 
 
 def compute_dtype(x: Tensor) -> torch.dtype:
-    """The type that products run in here."""
+    """The dtype of matrix products here: autocast's, or that of x."""
     kind = x.device.type
     return torch.get_autocast_dtype(kind) if kind != "meta" and torch.is_autocast_enabled(kind) else x.dtype
 
 
-# bf16 products: an x86 CPU without instructions for them emulates them, a hundred times slower; oneDNN knows the others
+# bf16 products: an x86 CPU without bf16 instructions emulates them, 100 times slower; oneDNN reports other CPUs
 EMULATED = torch.cpu._is_avx2_supported() and not (
     torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())  # fmt: skip
 ONEDNN_BF16 = torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
@@ -295,5 +295,5 @@ CPU_BF16 = ONEDNN_BF16 and not EMULATED
 
 
 def product_dtype(device: str) -> torch.dtype:
-    """What precision "mixed" multiplies in on a kind of device: bf16, or fp32 on a CPU that would emulate bf16."""
+    """The product dtype of precision "mixed" on a device type: bf16, or fp32 on a CPU that would emulate bf16."""
     return torch.bfloat16 if device != "cpu" or CPU_BF16 else torch.float32

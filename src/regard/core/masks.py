@@ -1,7 +1,7 @@
 """Attention masks, which tokens attend to which: a tree of small frozen classes. True means that attending is allowed.
 
-A mask is structure: it holds numbers and never tensors, and reads two TokenIndexes. So one tree serves three ways:
-as a dense table, as a FlexAttention predicate, and as a form that kernels recognise; how fast it runs is theirs.
+A mask is structure: it holds numbers, never tensors, and compares two TokenIndexes. One tree therefore serves as a
+dense table, as a FlexAttention predicate, and as a form that kernels recognise. Speed is the kernels' concern.
 """
 
 import ast
@@ -23,13 +23,13 @@ MASK_TYPES: "dict[str, type[Mask]]" = {}
 
 @dataclass(frozen=True)
 class Mask:
-    """May query q see key k? Masks join with & and |, turn with ~, and are equal when they are built alike."""
+    """Base class of masks: may query q attend to key k? Combined with &, | and ~; equal if built alike."""
 
     name: ClassVar[str] = ""
     reads: ClassVar[tuple[str, ...]] = ("order",)
 
     def __init_subclass__(cls, name: str = "") -> None:
-        """`name` is what expressions call the mask; what has none is made of others."""
+        """`name` is the mask's name in expressions; masks without one are combinations."""
         if name:
             cls.name, MASK_TYPES[name] = name, cls
             MASKS.setdefault(name, tuple(cls.__annotations__))
@@ -58,27 +58,27 @@ class Mask:
 
     @property
     def leaves(self) -> "tuple[Mask, ...]":
-        """The masks it is made of."""
+        """The simple masks that it is combined from."""
         return (self,)
 
     @property
     def tables(self) -> frozenset[str]:
-        """The tables that it reads, or its leaves do."""
+        """The layout tables that the mask and its leaves read."""
         return frozenset(table for leaf in self.leaves for table in leaf.reads)
 
     @property
     def ahead(self) -> bool:
-        """Whether a token may see a later one; a prefix that is seen both ways must be given at once."""
+        """Whether a token may attend to a later one. A prefix does not count: its tokens must arrive in one call."""
         return not isinstance(self, Causal | Prefix)
 
     def table(self, q: TokenLayout, k: TokenLayout) -> Tensor:
-        """(B, Q, K), or smaller where an axis would only repeat: one row of B without data, one of Q for padding."""
+        """(B, Q, K); an axis along which values only repeat has size 1: B without data, Q for padding."""
         b, i, j = (torch.arange(size, device=q.order.device) for size in (q.batch, q.count, k.count))
         b, i, j = b[:, None, None], i[None, :, None], j[None, None, :]
         return self.allows(TokenIndex(q, b, i), TokenIndex(k, b, j))
 
     def picture(self, tokens: TokenLayout | int) -> str:
-        """The table drawn for a terminal, a row a query: ■ may attend, · may not."""
+        """The mask drawn for a terminal, one row for each query: ■ may attend, · may not."""
         places = sequence_tokens(torch.empty(1, tokens, 0)) if isinstance(tokens, int) else tokens
         table = self.table(places, places)[0].expand(places.count, places.count)
         return "\n".join(" ".join("■" if cell else "·" for cell in row) for row in table.tolist())
@@ -92,7 +92,7 @@ class Full(Mask, name="full"):
 
 
 class Causal(Mask, name="causal"):
-    """A token sees itself and those before it."""
+    """Causal mask: a token attends to itself and to earlier tokens."""
 
     def allows(self, q: TokenIndex, k: TokenIndex) -> Tensor:  #: S020
         return k.order <= q.order
@@ -100,7 +100,7 @@ class Causal(Mask, name="causal"):
 
 @dataclass(frozen=True)
 class Prefix(Mask, name="prefix"):
-    """Causal, but all tokens see the first `length`: read the question both ways, answer left to right."""
+    """Prefix-LM mask: causal, but all tokens attend to the first `length`, which attend to each other."""
 
     length: int
 
@@ -110,7 +110,7 @@ class Prefix(Mask, name="prefix"):
 
 @dataclass(frozen=True)
 class Window(Mask, name="window"):
-    """Neighbours up to `radius` away, on both sides; with `& causal`, behind only."""
+    """Sliding window: up to `radius` tokens away on both sides; with `& causal`, only earlier ones."""
 
     radius: int
 
@@ -120,7 +120,7 @@ class Window(Mask, name="window"):
 
 @dataclass(frozen=True)
 class Strided(Mask, name="strided"):
-    """Every `step`-th token, counted from the query (Child et al. 2019)."""
+    """Strided mask: every `step`-th token, counted from the query (Child et al. 2019)."""
 
     step: int
 
@@ -130,7 +130,7 @@ class Strided(Mask, name="strided"):
 
 @dataclass(frozen=True)
 class Blocks(Mask, name="blocks"):
-    """Blocks of `size` tokens that see only themselves."""
+    """Block-diagonal mask: consecutive blocks of `size` tokens, attention only within a block."""
 
     size: int
 
@@ -140,7 +140,7 @@ class Blocks(Mask, name="blocks"):
 
 @dataclass(frozen=True)
 class GlobalTokens(Mask, name="global_tokens"):
-    """Global tokens: the first `count` see all tokens and are seen by all (Longformer)."""
+    """Global tokens: the first `count` attend to all tokens and all attend to them (Longformer)."""
 
     count: int
 
@@ -149,7 +149,7 @@ class GlobalTokens(Mask, name="global_tokens"):
 
 
 class Padding(Mask, name="padding"):
-    """Only real tokens are seen. Joined by itself wherever the tokens say which are real."""
+    """Padding mask: only real tokens are attended to. Applied automatically wherever tokens have `is_real`."""
 
     reads = ("is_real",)
 
@@ -158,7 +158,7 @@ class Padding(Mask, name="padding"):
 
 
 class Documents(Mask, name="documents"):
-    """Packed documents do not see each other. Joined by itself wherever the tokens carry documents."""
+    """Document mask: no attention between packed documents. Applied automatically where tokens have `document`."""
 
     reads = ("document",)
 
@@ -168,7 +168,7 @@ class Documents(Mask, name="documents"):
 
 @dataclass(frozen=True)
 class Combined(Mask):
-    """Masks joined by one sign: flat, sorted and without repeats, so that equal meaning is equal form."""
+    """Masks combined by & or |: flattened, sorted, without repeats, so that masks of equal meaning compare equal."""
 
     terms: tuple[Mask, ...]
     sign: ClassVar[str]
@@ -225,12 +225,12 @@ FULL, CAUSAL, PADDING, DOCUMENTS = Full(), Causal(), Padding(), Documents()
 
 
 def dilated_window(radius: int, step: int) -> Mask:
-    """`radius` neighbours on each side, `step` apart."""
+    """Dilated sliding window: `radius` tokens on each side, `step` apart."""
     return Window(radius * step) & Strided(step)
 
 
 def mask(text: str) -> Mask:
-    """The mask that a config writes as text, such as "causal & (window(64) | global_tokens(2))"."""
+    """Parse a mask expression of a config, such as "causal & (window(64) | global_tokens(2))"."""
     check_mask(text)
     return build_mask(parse_mask(text), text)
 

@@ -23,7 +23,7 @@ from regard.core.tokens import TokenLayout, Tokens
 
 
 class Transformer(nn.Module):
-    """An encoder, a decoder, or both: which one is said by the masks and by whether there is an `encoder`."""
+    """An encoder, a decoder, or both: the masks and the presence of an `encoder` decide which."""
 
     def __init__(self, c: config.Transformer) -> None:
         super().__init__()
@@ -36,8 +36,8 @@ class Transformer(nn.Module):
         self.head = HEADS[c.head.kind](c.head, c.trunk, self.embed)
         self.hooks: tuple[Hook, ...] = ()
         self.where = ""
-        self.products: torch.dtype | None = None  # of precision "mixed": as the device has it, unless a run says
-        for part in (self.head, self.embed, self.encoder_embed or self.embed):  # a tied table begins as an embedding
+        self.products: torch.dtype | None = None  # of precision "mixed": the device's, unless a run sets it
+        for part in (self.head, self.embed, self.encoder_embed or self.embed):  # a tied table: initialised as embedding
             init_weights(part, c.init, c.trunk)
         if c.precision == "bf16":
             self.to(torch.bfloat16)
@@ -46,10 +46,10 @@ class Transformer(nn.Module):
         self, ids: Tensor | Tokens, *, source: Tensor | Tokens | None = None, source_real: Tensor | None = None,
         cache: KVCache | None = None, deferred: bool = False, runner: BlockRunner | None = None, **given: Tensor | None,
     ) -> Tensor:  # fmt: skip
-        """Logits (B, N, V), or whatever the head makes of ids, images or what else the front end takes first.
+        """Logits (B, N, V), or the head's output, for ids, images or other first input of the front end.
 
-        What else is `given` goes there too: of a text real, document, segment. Tokens of your own need no front end.
-        `runner` goes to the trunk, and `deferred` to the head: an LM head returns the factors of the logits then.
+        `given` goes to the front end: for text real, document, segment. Tokens skip the front end. `runner` goes to the
+        trunk and `deferred` to the head: an LM head then returns the factors of the logits instead of their product.
         """
         device = (ids.x if isinstance(ids, Tokens) else ids).device.type
         with nullcontext() if (kind := self.autocast()) is None else torch.autocast(device, kind):
@@ -57,19 +57,19 @@ class Transformer(nn.Module):
             memory, layers = self.encode(source, source_real, cache, watch)
             start = None if cache is None or cache.fresh else cache.next
             ids = self.embed_inputs("embed", ids, watch, start=start, **given)
-            own = {} if runner is None else {"runner": runner}  # given where set: not all trunks and heads know them
+            own = {} if runner is None else {"runner": runner}  # passed only if set: not all trunks and heads take them
             made = self.trunk(ids, memory=memory, layers=layers, cache=cache, watch=watch and watch.at("trunk"), **own)
             out = self.head(made, **({"deferred": True} if deferred else {}))
             return watch.apply("logits", out) if watch is not None and isinstance(out, Tensor) else out
 
     def autocast(self) -> torch.dtype | None:
-        """What weights in fp32 are multiplied in under precision "mixed"; None where in their own type."""
+        """The autocast dtype of fp32 weights under precision "mixed"; None without autocast."""
         weight = next(self.parameters())
         kind = self.products or product_dtype(weight.device.type)
         return kind if self.c.precision == "mixed" and weight.dtype == torch.float32 != kind else None
 
     def embed_inputs(self, front: str, x: Tensor | Tokens, watch: HookContext | None, **given: Any) -> Any:
-        """Raw data as Tokens by one of our front ends, which may have trunks of its own to look into."""
+        """Raw data as Tokens by a front end, whose own trunk, if it has one, may be hooked too."""
         given = {name: table for name, table in given.items() if table is not None}
         if not isinstance(x, Tokens):
             inside = watch is not None and hasattr(getattr(self, front), "addresses")
@@ -81,7 +81,7 @@ class Transformer(nn.Module):
     def encode(
         self, source: Tensor | Tokens | None, real: Tensor | None, cache: KVCache | None, watch: HookContext | None
     ) -> tuple[Tokens | None, list[Tensor] | None]:
-        """The encoder's memory, and its layers one by one where the decoder wants them; a cache keeps both."""
+        """The encoder's memory, and its layers one by one if the decoder needs them; both are stored in a cache."""
         if self.encoder is None:
             if source is not None:
                 raise ConfigError("source: this model has no encoder")
@@ -99,7 +99,7 @@ class Transformer(nn.Module):
         return memory, keep  #: S012
 
     def cache(self, batch: int, capacity: int) -> KVCache:
-        """Room for `capacity` tokens in each of `batch` rows, to be given to forward again and again."""
+        """An empty KV cache of `capacity` tokens in each of `batch` rows, to be passed to every forward call."""
         like = next(self.parameters()).new_empty(0, dtype=self.autocast())
         cache = KVCache(self.trunk.entries(batch, capacity, like), batch, capacity, self.encoder is not None, like)
         leaves = [leaf for each in self.trunk.masks for leaf in each[False, False].leaves]
@@ -116,7 +116,7 @@ class Transformer(nn.Module):
 class Trunk(nn.Module):
     """The trunk, a stack of blocks: positions and norm before it, the loop, a final norm after it."""
 
-    runner: BlockRunner  # a trunk of another kind may have another one
+    runner: BlockRunner  # other kinds of trunk may have their own
 
     def __init__(self, c: config.Trunk, init: str = "xavier") -> None:
         super().__init__()
@@ -126,7 +126,7 @@ class Trunk(nn.Module):
         positions = (build_position(c.position, wide, c.heads[i], c.head_width) for i in range(tables))
         self.positions = nn.ModuleList(positions)
         extra = self.position.extra
-        self.incoming = c.embed_dim or c.dim - extra  # the width that the front end must give
+        self.incoming = c.embed_dim or c.dim - extra  # the width of the front end's output
         wide = self.incoming + extra
         self.embed_norm = Norm(c.norm, wide) if c.embed_norm else None
         self.project = nn.Linear(wide, c.dim) if wide != c.dim else None
@@ -146,7 +146,7 @@ class Trunk(nn.Module):
         cache: KVCache | None = None, watch: HookContext | None = None, keep: list[Tensor] | None = None,
         runner: BlockRunner | None = None,
     ) -> Tokens:  # fmt: skip
-        """`layers` is the memory layer by layer; `keep` collects what each block made, for such a decoder."""
+        """`layers` is the memory layer by layer; `keep` collects each block's output, for a decoder that needs them."""
         runner = self.runner if runner is None else runner
         slots, keys = (None, tokens) if cache is None else runner.begin(cache, tokens)
         x = self.stem(tokens)
@@ -169,7 +169,7 @@ class Trunk(nn.Module):
         return tokens.with_vectors(x if watch is None else watch.apply("final", x))
 
     def stem(self, tokens: Tokens) -> Tensor:
-        """Positions, norm, dropout, and the map to dim if the vectors are of another width."""
+        """Input stage: positions, norm, dropout, and the projection to dim if the vectors have another width."""
         if tokens.x.shape[-1] != self.incoming:
             raise ConfigError(f"the trunk takes vectors of width {self.incoming}, got {tokens.x.shape[-1]}")
         self.position.check(tokens.longest, tokens.grid)
@@ -179,7 +179,7 @@ class Trunk(nn.Module):
         return x if self.project is None else self.project(x)
 
     def entries(self, batch: int, capacity: int, like: Tensor) -> list[Any]:
-        """An empty place in a cache for each layer."""
+        """An empty cache entry for each layer."""
         for each in (each[False, False] for each in self.masks):
             if each.ahead or not each.tables <= {"order", "is_real"}:
                 raise ConfigError(f"trunk.mask {each}: a cache is for masks that never look ahead; write causal & ...")
@@ -191,7 +191,7 @@ class Trunk(nn.Module):
         return [block.attn.entry(batch, capacity, like) for block in blocks]
 
     def addresses(self) -> Iterator[str]:
-        """Every address that `looking` takes."""
+        """Every address that `looking` accepts."""
         blocks: list[Any] = [self.blocks[i % len(self.blocks)] for i in range(self.c.depth)]
         yield "embed"
         for i, block in enumerate(blocks):
@@ -205,7 +205,7 @@ class Trunk(nn.Module):
 
 
 class BlockRunner:
-    """How a trunk runs its blocks: one after another here; `gpu.decode_step` has a runner with fused kernels."""
+    """Runs a trunk's blocks: one after another here; `gpu.decode_step` has a runner with fused kernels."""
 
     def begin(self, cache: KVCache, tokens: TokenLayout) -> tuple[Tensor, TokenLayout]:
         return cache.begin_step(tokens)
@@ -213,7 +213,7 @@ class BlockRunner:
     def plan(
         self, trunk: Trunk, x: Tensor, masks: Masks, q: TokenLayout, k: TokenLayout, place: PreparedPosition | None
     ) -> Plan:
-        """Padding and documents are masked wherever the tokens carry them, whatever the mask; across: no place."""
+        """The attention plan; padding and document masks are added where tokens have them. `place`: None if cross."""
         if (q.document is None) != (k.document is None):
             raise ConfigError("document: a packed target reads a packed source; give both their documents (Tokens)")
         c = trunk.c
@@ -231,7 +231,7 @@ class BlockRunner:
 
     def run(self, trunk: Trunk, x: Tensor, calls: list[BlockCall], keep: list[Tensor] | None) -> Tensor:
         for block, scope, past in calls:
-            # a watched block runs as written: compiled one by one, each would be a graph of its own
+            # hooked blocks run eagerly: each compiled block would be a graph of its own
             x = (block if scope.watch is None else block._call_impl)(x, scope, *past)  # type: ignore[no-untyped-call]
             if keep is not None:
                 keep.append(x if trunk.final_norm is None else trunk.final_norm(x))
@@ -239,17 +239,17 @@ class BlockRunner:
 
 
 Trunk.runner = BlockRunner()
-BlockCall = tuple[nn.Module, Scope, tuple[Any, Any]]  # a block, what it may know, and its places in a cache
-Masks = dict[tuple[bool, bool], Mask]  # a mask without and with padding, without and with documents
+BlockCall = tuple[nn.Module, Scope, tuple[Any, Any]]  # block, its scope, its cache entries
+Masks = dict[tuple[bool, bool], Mask]  # (padding, documents) -> mask
 
 
 def mask_variants(base: Mask) -> Masks:
-    """The mask with and without padding and documents, made beforehand: forward only picks one."""
+    """The mask with and without padding and documents, built in advance: forward only picks one."""
     padded, packed = base & PADDING, base & DOCUMENTS
     return {(False, False): base, (True, False): padded, (False, True): packed, (True, True): padded & packed}
 
 
-# Stacks by their setting's kind, and what stands before and after them: other rooms enter theirs.
-TRUNKS: dict[str, Callable[[Any, str], Any]] = {"blocks": Trunk}  # a setting and the name of an initialisation
-FRONT_ENDS: dict[str, Callable[[Any, int], Any]] = {}  # a setting and the width to make -> a module that makes Tokens
-HEADS: dict[str, Callable[[Any, Any, Any], nn.Module]] = {}  # a setting, the trunk's, and the front end
+# Trunks, front ends and heads by the kind of their config; packages outside core register theirs here.
+TRUNKS: dict[str, Callable[[Any, str], Any]] = {"blocks": Trunk}  # (config, name of an initialisation) -> trunk
+FRONT_ENDS: dict[str, Callable[[Any, int], Any]] = {}  # (config, output width) -> a module that returns Tokens
+HEADS: dict[str, Callable[[Any, Any, Any], nn.Module]] = {}  # (config, trunk config, front end) -> head

@@ -1,12 +1,12 @@
 """Positional encodings, applied in one of four places.
 
-    embed    on the token vectors           sinusoidal, learned, one-hot; added or concatenated
-    lean     on what q and k are made from  the same tables: W_q(x + p), while values stay W_v x
-    rotate   on q and k themselves          rotary
-    bias     on the scores                  ALiBi; T5's, r_ij and Shaw's in regard.models.positions, relative_bias
+    embed      on the token vectors         sinusoidal, learned, one-hot; added or concatenated
+    qk_offset  on the input of q and k      the same tables: W_q(x + p), while values stay W_v x
+    rotate     on q and k themselves        rotary
+    bias       on the scores                ALiBi; T5's, r_ij and Shaw's in regard.models.positions, relative_bias
 
-A Position reads coordinates, never indices, so left padding, packing and caches need no further care.
-`prepare` runs once a forward; blocks only apply the PreparedPosition that it returns.
+A Position reads coordinates, never indices, so left padding, packing and caches need no special case.
+`prepare` runs once per forward pass; blocks only apply the PreparedPosition that it returns.
 """
 
 import math
@@ -24,9 +24,9 @@ from regard.core.tokens import TokenIndex, TokenLayout
 
 
 class Bias:
-    """What is added to the score of query i and key j in head h of row b: elementwise, so no n x n tensor is needed.
+    """Attention bias, added to the score of query i and key j in head h of row b: elementwise, without an n x n tensor.
 
-    `at` takes tensors of indices that broadcast against each other; FlexAttention calls it with single ones.
+    `at` takes index tensors that broadcast against each other; FlexAttention calls it with scalar indices.
     """
 
     def at(self, b: Tensor, h: Tensor, q: TokenIndex, k: TokenIndex) -> Tensor:
@@ -42,7 +42,7 @@ class PreparedPosition:
     sin: Tensor | None = None
     interleaved: bool = False
     bias: Bias | None = None
-    build_bias: Callable[[Tensor, float], Bias] | None = None  # a bias that needs q, or the scale
+    build_bias: Callable[[Tensor, float], Bias] | None = None  # a bias that depends on q or the scale
 
     def rotate(self, x: Tensor) -> Tensor:  # (B, H, N, d)
         if self.cos is None or self.sin is None:
@@ -60,17 +60,17 @@ class PreparedPosition:
 
 
 def rotate_pairs(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
-    """Each pair of channels turned by its angle; a pair is (i, i + d/2), or neighbours when interleaved."""
+    """Rotate each pair of channels by its angle; a pair is (i, i + d/2), or neighbours when interleaved."""
     a, b = (x[..., 0::2], x[..., 1::2]) if interleaved else x.chunk(2, -1)
     turned = (a * cos - b * sin, b * cos + a * sin)
     return torch.stack(turned, -1).flatten(-2) if interleaved else torch.cat(turned, -1)
 
 
 class Position(nn.Module):
-    """No positions at all, and the base of the others."""
+    """No position encoding, and the base class of the others."""
 
     mode = "none"
-    extra = 0  # channels that a concatenated position takes
+    extra = 0  # channels that concatenated positions add
 
     def table(self, places: TokenLayout) -> Tensor:  # (B, N, width)
         raise NotImplementedError
@@ -86,7 +86,7 @@ class Position(nn.Module):
         return PreparedPosition(qk_offset=self.table(q) if self.mode == "qk" else None)
 
     def check(self, count: int, grid: tuple[int, ...] | None) -> None:
-        """Refuse an input of this many tokens, on Python's own numbers."""
+        """Raise if the input has too many tokens; compares Python numbers only, so it never waits for the GPU."""
 
 
 def token_coordinates(places: TokenLayout, axes: int) -> Tensor:
@@ -97,7 +97,7 @@ def token_coordinates(places: TokenLayout, axes: int) -> Tensor:
 
 # ---------------------------------------------------------------- on the vectors
 class SinusoidalPosition(Position):
-    """sin and cos of pos / base^(2i/d): nearby positions are alike, and a shift is a rotation (docs/positions.md)."""
+    """Sinusoidal positions, sin and cos of pos / base^(2i/d): a shift of position is a rotation (docs/positions.md)."""
 
     def __init__(self, c: config.SinusoidalPosition, dim: int) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ class SinusoidalPosition(Position):
 
 
 def sinusoidal_table(at: Tensor, width: int, base: float = 10_000.0, layout: str = "interleaved") -> Tensor:
-    """(…, width): sines and cosines of the coordinates `at`, in turn or in two halves."""
+    """(…, width): sines and cosines of the coordinates `at`, interleaved or in two halves."""
     dtype = at.dtype if at.is_floating_point() else torch.float32
     pairs = torch.arange(0, width, 2, device=at.device, dtype=torch.float64) / width
     angle = at.to(dtype)[..., None] * (base**-pairs).to(dtype)  #: S029
@@ -122,7 +122,7 @@ def sinusoidal_table(at: Tensor, width: int, base: float = 10_000.0, layout: str
 
 
 class LearnedPosition(Position):
-    """A trained vector for each position; with several axes a table for each, side by side (rows, then columns)."""
+    """Learned positions: a trained vector for each; several axes have one table each, concatenated (rows, columns)."""
 
     def __init__(self, c: config.LearnedPosition, dim: int) -> None:
         super().__init__()
@@ -153,7 +153,7 @@ class LearnedPosition(Position):
 
 # ---------------------------------------------------------------- on q and k
 class RotaryPosition(Position):
-    """RoPE: q and k turned by angles that grow with the position, so that q·k depends on the distance alone."""
+    """RoPE: q and k are rotated by angles proportional to the position, so q·k depends only on the distance."""
 
     def __init__(self, c: config.RotaryPosition, width: int) -> None:
         super().__init__()
@@ -171,13 +171,13 @@ class RotaryPosition(Position):
 
 
 def rotary_frequencies(c: config.RotaryPosition, width: int, count: int, device: torch.device) -> tuple[Tensor, float]:
-    """The angle of each pair of channels per step, and how much louder a published scaling makes q and k."""
+    """The rotation angle of each pair of channels per position, and the attention factor of a RoPE scaling."""
     pairs = 1.0 / c.base ** (torch.arange(0, width, 2, device=device, dtype=torch.float32) / width)
     pairs, loud = (pairs, 1.0) if c.scaling == "none" else ROPE_SCALINGS[c.scaling](c, pairs, count)
     return pairs, loud if c.attention_factor is None else c.attention_factor
 
 
-# Angles for longer texts than were trained, by the name of a scaling: `regard.models.positions` enters them.
+# RoPE scaling for texts longer than those of training, by name; `regard.models.positions` registers them.
 ROPE_SCALINGS: dict[str, Callable[[config.RotaryPosition, Tensor, int], tuple[Tensor, float]]] = {}
 
 
@@ -194,7 +194,7 @@ class AlibiPosition(Position):
 
 
 def alibi_slopes(heads: int, device: torch.device | None = None) -> Tensor:
-    """The published slopes; heads beyond the last power of two take every second one of the next."""
+    """The published slopes; heads beyond the last power of two take every second slope of the next power."""
     near, head = 2 ** math.floor(math.log2(heads)), torch.arange(heads, device=device, dtype=torch.float32)
     return torch.exp2(-8 * torch.where(head < near, (head + 1) / near, (head - near + 0.5) / near))
 
@@ -208,7 +208,7 @@ class AlibiBias(Bias):
 
 
 class LearnedBias(Position):
-    """A trained number for each head and kind of offset: the base of T5's bias, of r_ij and of distances in a graph."""
+    """A trained bias for each head and offset index: the base of T5's bias, of r_ij and of graph distances."""
 
     def __init__(self, count: int, heads: int) -> None:
         super().__init__()
@@ -223,7 +223,7 @@ class LearnedBias(Position):
 
 @dataclass(eq=False)
 class BiasTable(Bias):
-    """bias[index(q, k), h], times `scale` when r_ij stands inside the division by sqrt(d)."""
+    """bias[index(q, k), h], times `scale` where r_ij is added before the division by sqrt(d)."""
 
     table: Tensor
     index: Callable[[TokenIndex, TokenIndex], Tensor]
@@ -234,7 +234,7 @@ class BiasTable(Bias):
 
 
 def build_position(c: config.Position, dim: int, heads: int, width: int) -> Position:
-    """The module for a setting: `dim` is the vectors' width, `width` a head's."""
+    """The position module of a config: `dim` is the width of the vectors, `width` that of a head."""
     return POSITIONS[type(c)](c, dim, heads, width)
 
 

@@ -1,4 +1,4 @@
-"""Tokens: vectors with their layout, which every front end gives to the trunk and an encoder to a decoder.
+"""Tokens: vectors with their layout, which every front end passes to the trunk and an encoder to a decoder.
 
 Letters everywhere: B batch, N tokens, Q queries, K keys, H heads, D width, V vocabulary.
 """
@@ -14,19 +14,19 @@ from regard.config.errors import ConfigError
 
 @dataclass(kw_only=True, eq=False)
 class TokenLayout:
-    """The layout of tokens: the tables that masks and positions read. None means that there is nothing to say.
+    """The layout of tokens: the tables that masks and positions read. None means that a table is absent.
 
-    order     (B, N) place in the sequence: what causal and window masks compare
-    at        (B, N, axes) coordinates for positions; the order, if not given
-    real      (B, N) True for tokens, False for padding
-    document  (B, N) which of several packed documents a token belongs to
-    edges     (B, N, N) True where a graph joins two tokens
-    segment   (B, N) sentence A or B
-    end       (B,) index of the end-of-text token
+    order          (B, N) index in the sequence: what causal and window masks compare
+    coords         (B, N, axes) coordinates for positions; `order` if not given
+    is_real        (B, N) True for tokens, False for padding
+    document       (B, N) which of several packed documents a token belongs to
+    edges          (B, N, N) True where two tokens of a graph have an edge
+    segment        (B, N) sentence A or B
+    end            (B,) index of the end-of-text token
 
-    plain     every row is 0..N-1, nothing padded, nothing packed: the fast path, and masks need no data
-    grid      the tokens are exactly the raster of this grid: coordinates need no data
-    pieces    at most so many documents in the batch, each in one run of tokens in order: they may run apart
+    is_plain       every row is 0..N-1, without padding or packing: the fast path, masks need no data
+    grid           the tokens fill exactly this grid row by row: coordinates need no data
+    num_documents  upper bound of documents in the batch, each contiguous and in order: variable-length kernels may run
     """
 
     order: Tensor
@@ -50,21 +50,21 @@ class TokenLayout:
 
     @property
     def longest(self) -> int:
-        """Tokens in the longest document, or 0 where reading that would wait for the GPU or break a graph."""
+        """Tokens in the longest document, or 0 where reading it would wait for the GPU or break a compiled graph."""
         if self.document is None:
             return self.count
         known = self.order.device.type == "cpu" and not torch.compiler.is_compiling()
         return int(self.order.max()) + 1 if known else 0
 
     @property
-    def coordinates(self) -> Tensor:  # (B, N, axes), or one row when all rows are alike
+    def coordinates(self) -> Tensor:  # (B, N, axes), or one row if all rows are alike
         table = self.order[..., None] if self.coords is None else self.coords
         return table[:1] if self.is_plain and (self.coords is None or self.grid is not None) else table
 
 
 @dataclass(kw_only=True, eq=False)
 class Tokens(TokenLayout):
-    """A layout with a vector for each token: x (B, N, D)."""
+    """Token vectors x (B, N, D) with their layout."""
 
     x: Tensor
 
@@ -74,12 +74,12 @@ class Tokens(TokenLayout):
 
 
 def sequence_tokens(x: Tensor) -> Tokens:
-    """Tokens in a row with nothing to say but their order: for vectors (B, N, D) of your own."""
+    """Tokens in sequence, without padding or packing, for your own vectors (B, N, D)."""
     return Tokens(x=x, order=torch.arange(x.shape[1], device=x.device).expand(x.shape[:2]), is_plain=True)
 
 
 def grid_tokens(x: Tensor, grid: tuple[int, ...]) -> Tokens:
-    """Tokens (B, N, D) that fill a grid row by row: an image's patches, a video's, a cube's."""
+    """Tokens (B, N, D) that fill a grid row by row: the patches of an image, a video or a cube."""
     axes = torch.meshgrid([torch.arange(size, device=x.device) for size in grid], indexing="ij")
     at = torch.stack(axes, -1).flatten(0, -2)
     if len(at) != x.shape[1]:
@@ -91,7 +91,7 @@ def grid_tokens(x: Tensor, grid: tuple[int, ...]) -> Tokens:
 
 @dataclass(eq=False)
 class TokenIndex:
-    """Token i of row b. With tensors of indices it is a whole table of tokens: b, i broadcast against each other."""
+    """Token i of row b. With index tensors b and i, which broadcast, it stands for a whole table of tokens."""
 
     places: TokenLayout
     b: Tensor
@@ -103,7 +103,7 @@ class TokenIndex:
 
     @property
     def axes(self) -> tuple[Tensor, ...]:
-        """The coordinates, one tensor an axis."""
+        """The coordinates, one tensor for each axis."""
         if self.places.grid is not None:
             return unravel_index(self.i, self.places.grid)
         if self.places.coords is None:
