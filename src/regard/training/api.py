@@ -1,4 +1,4 @@
-"""fit and resume_fit: a whole run in its folder, from the recipe to the last checkpoint, and resumed another day.
+"""fit and resume_fit: train a run in its folder, from the recipe to the last checkpoint, and resume it later.
 
 runs/lab/  config.toml  run.json  log.jsonl  samples.jsonl  checkpoints/step-NNNNNN/  snapshots/step-NNNNNN/
 """
@@ -33,7 +33,7 @@ from regard.training.trainer import FitResult, Trainer
 
 
 def fit(recipe: config.Recipe, out: str | Path, *, command: str = "", quiet: bool = False) -> FitResult:
-    """Train what a recipe describes, in a folder of its own; of many processes the first one holds it, and writes."""
+    """Train a recipe in a folder of its own; with several processes rank 0 locks the folder and writes."""
     out = Path(out)
     with join_process_group(recipe.train) as ranks, hold_folder(out, ranks, new=True):
         files = ("config.toml", "log.jsonl", "checkpoints", "snapshots")
@@ -54,13 +54,13 @@ def fit(recipe: config.Recipe, out: str | Path, *, command: str = "", quiet: boo
         }
         if ranks.is_main:
             notes += snapshots.disk_notes(run, out)
-            write_text(out / "config.toml", reader.to_toml(run.recipe))  # first: from here on it can be resumed
+            write_text(out / "config.toml", reader.to_toml(run.recipe))  # first: from here on the run can be resumed
             create_folder(out / "checkpoints")
         return Trainer(run, out, facts, notes, quiet=quiet).train()
 
 
 def hold_folder(out: Path, ranks: ProcessRanks, new: bool = False) -> AbstractContextManager[None]:
-    """Of many processes one holds the folder for all."""
+    """Lock the run folder; with several processes only rank 0 holds the lock."""
     return lock_folder(out, new) if ranks.is_main else nullcontext()
 
 
@@ -71,7 +71,7 @@ def check_stdin(recipe: config.Recipe, ranks: ProcessRanks) -> None:
 
 
 def reads_stdin(recipe: config.Recipe) -> bool:
-    """Whether a text comes from standard input."""
+    """Whether a text is read from standard input."""
     return any(name == "-" or name.startswith("-.") for name in recipe.data.sources)
 
 
@@ -87,7 +87,7 @@ def create_folder(path: Path) -> None:
 
 
 def resume_fit(out: str | Path, overrides: Iterable[str] = (), *, quiet: bool = False) -> FitResult:
-    """Go on with a run from its newest whole checkpoint, or from its beginning, as if nothing had happened."""
+    """Resume a run from its newest complete checkpoint, or from the start if there is none, with identical results."""
     out, changes = Path(out), list(overrides)
     for name in (line.partition("=")[0].strip() for line in changes):
         if name not in config.RESUMABLE_SETTINGS:
@@ -103,7 +103,7 @@ def resume_fit(out: str | Path, overrides: Iterable[str] = (), *, quiet: bool = 
 
 
 def read_train_settings(out: Path, changes: list[str]) -> config.Train:
-    """How a run is trained; of one that is not there or not as it should be the usual ones, until that is told."""
+    """The training settings of a run; defaults if its config is missing or invalid, which is reported later."""
     try:
         return config.read_toml(config.Recipe, out / "config.toml", changes).train
     except (config.ConfigError, config.DataError):
@@ -111,13 +111,13 @@ def read_train_settings(out: Path, changes: list[str]) -> config.Train:
 
 
 def newest_or_none(out: Path) -> str:
-    """The newest whole checkpoint, or nothing if none was saved yet."""
+    """The newest complete checkpoint, or "" if none was saved yet."""
     atomic.recover_folders(out / "checkpoints")
     return "" if has_no_checkpoint(out) else str(locate.newest_checkpoint(out))
 
 
 def has_no_checkpoint(out: Path) -> bool:
-    """Whether a run was stopped before its first checkpoint; one that ended has lost them, and is not begun again."""
+    """Whether a run stopped before its first checkpoint. A finished run without checkpoints is not restarted."""
     known = (out / "config.toml").is_file() and not locate.list_checkpoints(out)
     return known and "measured" not in read_json_table(out / "run.json")
 
@@ -125,7 +125,8 @@ def has_no_checkpoint(out: Path) -> bool:
 def restore_run(
     out: Path, newest: Path | None, changes: list[str], counting: DataProgress, ranks: ProcessRanks
 ) -> tuple[Run, Path, dict[str, Any], list[str], dict[str, Any]]:
-    """The run as a checkpoint has it, or as its config begins it, what is to be said, and the checkpoint's state."""
+    """The run from a checkpoint or from its config, its folder, facts for run.json, notices, and the checkpoint's
+    state."""
     recipe = config.read_toml(config.Recipe, out / "config.toml", changes)
     check_stdin(recipe, ranks)
     if reads_stdin(recipe) and (sys.stdin is None or sys.stdin.isatty()):
@@ -141,7 +142,7 @@ def restore_run(
         run.multiply_in(torch.float32)
         notes.append("its LSTM cannot be computed in bf16 on this CPU: in fp32 from here on, so the bits differ")
     longer = [line for line in changes if line.partition("=")[0].strip() != "train.snapshots"]
-    if longer and run.ended:  # by train.patience, and it is asked to go on
+    if longer and run.ended:  # it ended by train.patience, and the user asks for more
         run.ended, state["waited"] = False, 0
     if recipe.train.steps is not None and recipe.train.steps < run.step:
         raise config.ConfigError(f"train.steps: {recipe.train.steps:,}, and {out} has done {run.step:,}; "
@@ -154,7 +155,7 @@ def restore_run(
         checkpoint.restore_best_link(out, best)
     checkpoint.prune_checkpoints(
         out / "checkpoints", recipe.train.keep_checkpoints, newest, best
-    )  # it may have been stopped before it could
+    )  # a kill may have come before the last pruning
     snapshots.forget_later_snapshots(out, -1 if newest is None else run.step)
     notes += snapshots.disk_notes(run, out)
     notes += [gap for name in ("log", "samples") if (gap := truncate_log(out / f"{name}.jsonl", state[name]))]
@@ -174,5 +175,5 @@ def restore_run(
 
 
 def has_lstm(model: nn.Module) -> bool:
-    """torch has no emulation of a bf16 LSTM, where it has one of all other layers."""
+    """Whether a model has an LSTM: torch cannot emulate a bf16 LSTM, unlike all other layers."""
     return any(isinstance(part, nn.LSTM) for part in model.modules())

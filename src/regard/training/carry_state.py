@@ -1,11 +1,11 @@
 """Carried state (truncated BPTT): each step begins with the state at the end of the one before. #: S093
 
-    step 1   s_0 ─ x_1 ─ x_2 ─ x_3 ─► s_3        back-propagation goes to the beginning of a window, and no further:
+    step 1   s_0 ─ x_1 ─ x_2 ─ x_3 ─► s_3        back-propagation stops at the beginning of a window:
     step 2         s_3 ─ x_4 ─ x_5 ─ x_6 ─► s_6  truncated to `train.context` steps (Williams and Peng 1990)
 
-The past comes without its gradient: of a recurrent stack its states, of attention the tokens of the last window
-(`regard.models.segment_memory`). It stays in the same memory from step to step, so a captured step finds it there;
-it is part of the checkpoint, and is reset at the end of an epoch, where the text begins anew.
+The state is detached: a recurrent stack carries its hidden states, attention the tokens of the last window
+(`regard.models.segment_memory`). Its tensors stay at one address from step to step, as a CUDA graph requires.
+It is saved in checkpoints and reset at the end of an epoch, where the text starts again.
 """
 
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ from regard.training.state_dict import load_state_tensors
 
 
 class StateCache(KVCache):
-    """States alone: every window begins at place 0, and what is carried on are the states of the layers."""
+    """Recurrent states without keys and values: every window starts at position 0, only layer states are carried."""
 
     def begin_step(self, tokens: TokenLayout) -> Any:
         return None, tokens
@@ -36,11 +36,11 @@ class StateCache(KVCache):
 
     @fresh.setter
     def fresh(self, value: bool) -> None:
-        """It stays so: a compiled step must not see the first call as another."""
+        """Ignored: a compiled step must not treat the first call differently."""
 
 
 def build_states(model: Transformer, rows: int, context: int) -> KVCache:
-    """What so many rows remember, which is nothing yet: states, or of attention the last `context` tokens."""
+    """Empty state of `rows` rows: recurrent states, or for attention a memory of the last `context` tokens."""
     if model.encoder is not None:
         raise config.ConfigError("train.carry_state: an encoder-decoder begins anew with every source; leave it out")
     like = next(model.parameters()).new_empty(0)
@@ -56,7 +56,7 @@ def build_states(model: Transformer, rows: int, context: int) -> KVCache:
 
 
 class StatefulModel(nn.Module):
-    """A model that goes on where it stopped, called as any other."""
+    """A model that continues from its stored state, with the usual call signature."""
 
     def __init__(self, model: Transformer, past: KVCache) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class StatefulModel(nn.Module):
 
 
 class CarriedState:
-    """The states of a run: one for each micro-batch of a step, whose rows are always the same stripes of the text."""
+    """The carried states of a run: one for each micro-batch of a step, whose rows are always the same text stripes."""
 
     def __init__(self, model: Transformer, c: config.Train) -> None:
         self.models = [
@@ -96,7 +96,7 @@ class CarriedState:
 
     @torch.no_grad()
     def mend(self) -> None:
-        """A state that is no number would spoil every step from here on: it begins anew."""
+        """Replace non-finite values by zero: otherwise a single NaN would spoil every later step."""
         for table in self.state().values():
             if table.is_floating_point():
                 table.nan_to_num_(0.0, 0.0, 0.0)
@@ -104,7 +104,7 @@ class CarriedState:
 
 @dataclass(frozen=True)
 class ContinuousText:
-    """A text to validate on, from its beginning to its end with one state."""
+    """A validation text that is read from beginning to end with one carried state."""
 
     shards: TokenShards
     context: int
@@ -118,7 +118,7 @@ class ContinuousText:
 
 
 def with_carried_state(model: Any, validation: object) -> Any:
-    """The model as it reads what it is validated on: a stream with a state that goes on, anything else as it is."""
+    """The model for validation: with carried state for a ContinuousText, otherwise unchanged."""
     return (
         StatefulModel(model, build_states(model, 1, validation.context))
         if isinstance(validation, ContinuousText)

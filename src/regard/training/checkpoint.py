@@ -7,7 +7,7 @@ train/carry.safetensors   the carried state of a recurrent model before the next
 train/average.safetensors the EMA in full and the weights themselves, where the folder holds the EMA
 train/lora.safetensors    adapters and the weights beneath them, where the folder holds them merged
 adapter/                  the trained part of such a run, as `peft` reads it
-train/state.json          step, seconds, where log.jsonl stood, which text, and on what machine
+train/state.json          step, seconds, length of log.jsonl, digest of the data, and the machine
 """
 
 import json
@@ -34,7 +34,7 @@ NEEDED = {"step": int, "seconds": float, "log": int, "samples": int, "text": str
 
 
 def save_checkpoint(run: Run, path: Path, more: dict[str, Any] | None = None) -> Path:
-    """Write a checkpoint, whole or not at all. All ranks take part, and the first one writes."""
+    """Write a checkpoint atomically. All ranks take part, and rank 0 writes."""
     state = {
         "format": FORMAT,
         "step": run.step,
@@ -68,7 +68,7 @@ def save_checkpoint(run: Run, path: Path, more: dict[str, Any] | None = None) ->
 
 
 def write_model(run: Run, path: Path, gathered: Any, more: Callable[[Path], object] | None = None) -> None:
-    """The model's folder, by the first rank; `more` adds files to it before it is sealed."""
+    """Rank 0 writes the model's folder; `more` adds files to it before its manifest is written."""
     model = check_savable(run)
     if run.ranks.is_main:
         write_folder.save_model(
@@ -87,8 +87,7 @@ def write_model(run: Run, path: Path, gathered: Any, more: Callable[[Path], obje
 def gather_run_state(
     run: Run, path: Path, weights_only: bool = False
 ) -> Iterator[tuple[Any, dict[str, dict[str, Tensor]], peft_save.PeftAdapter | None]]:
-    """The model that the folder will hold, which is the running mean if there is one; what training needs; and the
-    adapters by themselves."""
+    """The model to be saved (with EMA weights if there are any), the tensors that training needs, and the adapters."""
     tables: dict[str, dict[str, Tensor]] = {}
     if not weights_only:
         tables |= {"optim": run.optimizer.state(), "rng": run.rng_state, "guard": run.guard.state()}
@@ -104,7 +103,7 @@ def gather_run_state(
             adapter = peft_save.collect_adapter(check_savable(run), run.settings.init_from) if lora else None
             yield run.model, tables, adapter
             return
-        from regard.training.parallel import sharded_checkpoint  # takes as long as half of torch
+        from regard.training.parallel import sharded_checkpoint  # importing it takes as long as half of torch
 
         weights = {name: weight.detach() for name, weight in run.model.named_parameters()}
         with sharded_checkpoint.gather_tables(run.ranks, tables | {"weights": weights}, path) as made:
@@ -113,7 +112,7 @@ def gather_run_state(
 
 
 def load_checkpoint(run: Run, path: Path) -> dict[str, Any]:
-    """Bring a run to where the checkpoint was; what state.json said."""
+    """Restore a run from a checkpoint; returns the contents of state.json."""
     model, state, found = check_savable(run), read_state(path), read_folder.read_model_folder(path)
     if found.config != model.c:
         raise config.DataError(f"{path}: holds another model than the run's config.toml describes; use its own config")
@@ -159,7 +158,7 @@ def check_savable(run: Run) -> Model | DualEncoderModel:
 
 
 def recipe_digest(run: Run) -> str:
-    """A digest of the recipe, but for what a run that goes on may have otherwise."""
+    """A digest of the recipe without the settings that may change when a run resumes."""
     if run.recipe is None:
         return ""
     train = {name: value for name, value in config.to_dict(run.recipe.train).items()
@@ -181,21 +180,21 @@ def read_state(path: Path) -> dict[str, Any]:
 
 
 def prune_checkpoints(folder: Path, keep: int, last: Path | None = None, best: int | None = None) -> None:
-    """Remove all but the newest few whole checkpoints and that of the step `best`, and what is left of others.
+    """Remove all but the newest few complete checkpoints and that of step `best`, and the remains of others.
 
-    Later ones than `last`, which is known to be good, are not counted: a run that had to go back passed them over.
+    Checkpoints after `last`, the newest valid one, do not count: resuming skipped them as damaged.
     """
     atomic.recover_folders(folder)
     whole = [path for path in locate.list_checkpoints(folder.parent) if (path / MANIFEST_NAME).is_file()]
     upto = whole.index(last) + 1 if last in whole else len(whole)
     for old in whole[: max(0, upto - keep)]:
         if best is None or old.name != f"step-{best:06d}":
-            with suppress(OSError):  # it takes room, and does no harm
+            with suppress(OSError):  # a leftover costs disk space and does no harm
                 atomic.remove_folder(old)
 
 
 def restore_best_link(out: Path, best: int | None) -> None:
-    """The link `best` as it was on the way: when a run ended it may have been the last step, which will be pruned."""
+    """Point the link `best` to the best step during training: a finished run may link its last step, to be pruned."""
     if best is not None:
         link_checkpoint(out / "best", out / "checkpoints" / f"step-{best:06d}")
     else:
@@ -204,6 +203,6 @@ def restore_best_link(out: Path, best: int | None) -> None:
 
 
 def link_checkpoint(link: Path, folder: Path) -> None:
-    """A link to a checkpoint beside it, put there in one go; where links cannot be, there is none."""
+    """Link to a checkpoint beside it, replaced atomically; without a link if the file system has none."""
     with suppress(OSError):
         atomic.replace_link(link, folder.relative_to(link.parent))

@@ -1,14 +1,14 @@
-"""Training diagnostics: gradient norms and update ratios by layer, attention entropy by head, now and then in a run.
+"""Training diagnostics: gradient norms and update ratios by layer, attention entropy by head, at intervals in a run.
 
     {"loss": 2.31, "layers": {"embed": {"gradient": 0.41, "weight": 9.8, "update": 0.0012}, "trunk.0": {...}, ...},
      "heads": {"trunk.0.attn": [0.91, 0.33], ...}}
 
-`gradient` and `weight` are norms; `update` is how far the next step would move a layer, as a part of its weights, at
-the learning rate that it will have. A head's number is its entropy over the most there could be: 0 attends to one
-token, 1 to all visible ones alike.
+`gradient` and `weight` are norms; `update` is the size of the next optimizer step relative to the layer's weights, at
+its learning rate. A head's number is its entropy divided by the maximum: 0 attends to one token, 1 to all visible
+ones equally.
 
-Measuring takes a step on a few rows and undoes it: weights, moments, gradients and random numbers are afterwards what
-they were. The result is a function of the run's state alone, so a resumed run reports the same.
+Measuring takes a step on a few rows and undoes it: weights, moments, gradients and RNG states are restored. The
+result is a function of the run's state alone, so a resumed run reports the same.
 """
 
 import math
@@ -30,22 +30,22 @@ from regard.tasks.task import combine_losses
 from regard.training.reproducibility import deterministic_sums, get_rng_states, set_rng_states
 from regard.training.run import Run, unwrap_prefetch
 
-ROWS = 4  # of the next batch that are looked at
-LONGEST = 256  # tokens of a row on which heads are watched: each has a table of their square
-COLLAPSED = 0.05  # of the widest look possible: every head of a layer sees about one token
-FAST, SLOW = 1e-1, 1e-6  # parts of its weights by which a layer moves in a step
+ROWS = 4  # rows of the next batch that are measured
+LONGEST = 256  # tokens of a row for attention maps, whose memory grows with the square
+COLLAPSED = 0.05  # of the maximum entropy: every head of a layer attends to about one token
+FAST, SLOW = 1e-1, 1e-6  # update ratios of a step beyond which there is a warning
 Sizes = dict[str, dict[str, float | None]]
 
 
 class TrainingDiagnostics:
-    """Looks at a run between its steps."""
+    """Measures a run between its steps."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
         self.last: dict[str, Any] = {}
 
     def look(self, step: int) -> dict[str, Any]:
-        """What to write in the log after a step: numbers in four figures, and words where one is none."""
+        """The log entry after a step: numbers with four digits, non-finite ones as strings."""
         run, model = self.run, unwrap_model(self.run.model)
         batch = first_rows(
             unwrap_prefetch(run.data).batch(run.step * run.settings.gradient_accumulation), run.objective
@@ -60,7 +60,7 @@ class TrainingDiagnostics:
         return {name: value for name, value in self.last.items() if name != "step"}
 
     def warnings(self) -> list[str]:
-        """What of the last look is worth a line."""
+        """Warnings about the last measurement."""
         if not self.last:
             return []
         return [f"step {self.last['step']:>11,}   {line}" for line in (*self.moving(), *self.looking())]
@@ -89,7 +89,7 @@ class TrainingDiagnostics:
                    "lower train.optimizer.lr keeps them open")  # fmt: skip
 
     def share(self) -> float:
-        """How much of its highest learning rate the run has now."""
+        """The current learning rate as a fraction of the peak."""
         now, most = lr_factor(self.run), peak_lr_factor(self.run)
         return now / most if most else 0.0
 
@@ -99,7 +99,7 @@ class TrainingDiagnostics:
 
 @contextmanager
 def quiet_run(run: Run) -> Iterator[None]:
-    """Nothing dropped, nothing compiled; gradients, rates and random numbers come back as they were."""
+    """Without dropout and compiled code; gradients, learning rates and RNG states are restored afterwards."""
     model, before = unwrap_model(run.model), get_rng_states(run.device)
     training = [part for part in model.modules() if part.training]
     grads = [(weight, weight.grad) for weight in model.parameters()]
@@ -121,7 +121,7 @@ def quiet_run(run: Run) -> Iterator[None]:
 
 @torch.no_grad()
 def layer_norms(run: Run) -> Sizes:
-    """By layer: the gradient's norm, the weights', and the part of them that the next step would move."""
+    """By layer: the norms of gradient and weights, and the update ratio of the next step."""
     optimizer = run.optimizer
     optimizer.set_lr_factor(lr_factor(run))
     norm = torch.nn.utils.get_total_norm(optimizer.gradients())
@@ -145,15 +145,15 @@ def layer_norms(run: Run) -> Sizes:
 
 
 def update_sizes(optimizer: Any, scale: Tensor) -> dict[str, float]:
-    """How far a step moves each weight, squared; each moves alone and goes back, so little memory is needed."""
-    optimizer.init_state()  # or a first step would leave its state here
+    """Squared update size of each weight; each is stepped alone and restored, which needs little memory."""
+    optimizer.init_state()  # else a first step would leave its state here
     names = {id(weight): name for name, weight in optimizer.own.items()}
     grads = {id(weight): weight.grad for weight in optimizer.own.values() if weight.grad is not None}
     for weight in optimizer.own.values():
         weight.grad = None
     found: dict[str, Tensor] = {}
     for part in optimizer.parts:
-        refused = getattr(part, "found_inf", None)  # by the guard, in the step before
+        refused = getattr(part, "found_inf", None)  # by the guard, in the previous step
         part.found_inf = None if refused is None else torch.zeros_like(refused)
         for weight in [weight for group in part.param_groups for weight in group["params"] if id(weight) in grads]:
             before, state = weight.clone(), {key: held.clone() for key, held in part.state[weight].items()}
@@ -169,7 +169,8 @@ def update_sizes(optimizer: Any, scale: Tensor) -> dict[str, float]:
 
 
 def layer_of(name: str) -> str:
-    """trunk.blocks.3.attn.qkv.weight is of trunk.3, trunk.positions.0.tables.0 of trunk.positions, and so on."""
+    """The layer of a weight: trunk.3 for trunk.blocks.3.attn.qkv.weight, trunk.positions for
+    trunk.positions.0.tables.0."""
     words = name.removeprefix("module.").split(".")
     if words[0] not in ("trunk", "encoder"):
         return words[0]
@@ -177,12 +178,12 @@ def layer_of(name: str) -> str:
 
 
 def lr_factor(run: Run) -> float:
-    """Of the learning rate, in the next step."""
+    """The learning rate factor of the next step."""
     return run.schedule(run.step + 1, run.progress)
 
 
 def peak_lr_factor(run: Run) -> float:
-    """The largest factor of the learning rate that the run will have."""
+    """The largest learning rate factor of the run."""
     warmup, steps = run.settings.schedule.warmup, run.settings.steps
     last = steps or max(1, 2 * warmup)
     asked = {1, min(warmup, last), min(warmup + 1, last), *(max(1, last * part // 16) for part in range(17))}
@@ -193,14 +194,14 @@ def peak_lr_factor(run: Run) -> float:
 
 
 def attention_entropies(model: nn.Module, batch: Any) -> dict[str, list[float]]:
-    """For each attention its heads' entropies, each as a part of the most there could be; on the first row."""
+    """Each head's attention entropy divided by the maximum, by attention layer, on the first row."""
     asked = {name: shorten_row(table[:1], batch) for name, table in model_inputs(batch, model).items()}
     seen = lens.attention_views(model, asked.pop("ids"), **asked)
     return {view.where: [round_for_json(share) for share in relative_entropy(view).tolist()] for view in seen}  #: S156
 
 
 def has_attention_maps(model: nn.Module) -> bool:
-    """Whether it is one model whose heads have attention weights to show."""
+    """Whether this is a single model whose heads have attention weights."""
     return hasattr(model, "embed") and not lens.why_not_watchable(model)
 
 
@@ -210,7 +211,7 @@ def is_text_batch(batch: Any) -> bool:
 
 
 def shorten_row(table: Tensor, batch: Any) -> Tensor:
-    """Of a text the first tokens of a row, or the last where it is padded on the left."""
+    """The first tokens of a text row, or the last ones if it is padded on the left."""
     if not is_text_batch(batch):
         return table
     left = isinstance(batch, dict) and "real" in batch and not bool(batch["real"][0, 0])
@@ -218,15 +219,15 @@ def shorten_row(table: Tensor, batch: Any) -> Tensor:
 
 
 def model_inputs(batch: Any, model: nn.Module) -> dict[str, Tensor]:
-    """What of a batch the model reads: the ids, and what its front end takes by name."""
+    """The model inputs of a batch: the ids, and what its front end accepts by name."""
     if isinstance(batch, Tensor):
         return {"ids": batch[:, :-1]}
-    takes = signature(unwrap_model(model).embed.forward).parameters.keys() - {"start"}  # of a cache, not of an answer
+    takes = signature(unwrap_model(model).embed.forward).parameters.keys() - {"start"}  # `start` belongs to a cache
     return {name: table for name, table in batch.items() if name in ("ids", *MODEL_INPUTS) or name in takes}
 
 
 def first_rows(batch: Any, objective: Any, rows: int = ROWS) -> Any:
-    """The first rows of a batch; all of them if nothing is asked of the first."""
+    """The first rows of a batch; all rows if the first ones have no labels."""
     few = cut_rows(batch, rows)
     return few if any(part.count for part in objective.count_parts(few).values()) else batch
 
@@ -236,5 +237,5 @@ def cut_rows(batch: Any, rows: int) -> Any:
 
 
 def round_for_json(number: float) -> Any:
-    """Four of them; JSON has no nan, so it is written as a word."""
+    """Four significant digits; non-finite numbers as strings, since JSON has no NaN."""
     return float(f"{number:.4g}") if math.isfinite(number) else str(number)

@@ -1,4 +1,4 @@
-"""Extending a run: what new settings mean for its learning rate, and how the extended run is made again."""
+"""Extending a run: how new settings change its learning rate, and the record of it in run.json."""
 
 import json
 import os
@@ -7,14 +7,14 @@ from typing import Any
 
 from regard.training.run import Run
 
-TAIL = 1 << 16  # bytes at the end of a log that hold its last steps
-ALIKE = 0.05  # learning rates that differ by less are the same
+TAIL = 1 << 16  # bytes at the end of a log that contain the last steps
+ALIKE = 0.05  # relative difference below which learning rates count as equal
 
 
 def describe_rate_change(run: Run, log: Path) -> list[str]:
-    """A sentence where the learning rate leaps because schedules follow the new length of the run."""
+    """A sentence if the learning rate jumps because the schedule follows the new length of the run."""
     before = last_rate(log)
-    if before is None or run.is_over or run.step < run.settings.schedule.warmup:  # there it rises anyway
+    if before is None or run.is_over or run.step < run.settings.schedule.warmup:  # during warmup it rises anyway
         return []
     now = run.optimizer.base[-1] * run.schedule(run.step + 1, run.progress)
     if abs(now - before) <= ALIKE * max(now, before):
@@ -43,5 +43,5 @@ def last_rate(log: Path) -> float | None:
 
 
 def record_resumption(facts: dict[str, Any], step: int, changes: list[str]) -> dict[str, Any]:
-    """What run.json says of a run that went on with other settings: after which step, and with which."""
+    """run.json with one more resumption: after which step, with which changed settings."""
     return {**facts, "resumed": [*facts.get("resumed", []), {"step": step, "changes": changes}]} if changes else facts

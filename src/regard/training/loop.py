@@ -1,13 +1,13 @@
 """The training loop: train_steps runs one optimizer step at a time, eager, compiled or captured as a CUDA graph.
 
-A step is atomic: what a signal interrupts has not happened. Its micro-batches share one count, so that gradient
+A step is atomic: an interrupted step has no effect. Its micro-batches share one label count, so that gradient
 accumulation is exact. Labels are counted before a batch goes to the device, and nothing is read back from there:
-`step.loss` is a tensor until its number is asked for.
+`step.loss` stays a tensor until it is converted.
 
-A captured step is thousands of small kernels for the price of one launch. Everything in it stays where it is: batches
+A captured step launches thousands of small kernels at the cost of one. All its tensors keep their addresses: batches
 are copied into the captured ones, learning rates are tensors, the guard against non-finite gradients acts on the
-device. Random numbers move on with each replay. The counts of a step are captured too, so only steps whose counts are
-all alike can be: those of windows over a text, and of rows that are all of one shape.
+device. Random number generators advance with each replay. Label counts are captured too, so only steps with equal
+counts can be captured: windows over a text, and rows of one shape.
 """
 
 import time
@@ -36,9 +36,9 @@ Results = tuple[Tensor, Tensor, Tensor]
 
 
 class CapturedStep:
-    """Replays a step on new batches; until it is captured the step runs as written, on the stream it will have."""
+    """Captures a step as a CUDA graph and replays it on new batches; earlier steps run eagerly on the same stream."""
 
-    AFTER = 3  # steps that run before: compilers have settled, and the optimizer has its state
+    AFTER = 3  # eager steps before capture: compilation is done, and the optimizer has its state
 
     def __init__(self, step: Callable[[list[Any], Any], Results]) -> None:
         self.step, self.calls = step, 0
@@ -84,17 +84,18 @@ def clone_batch(batch: Any) -> Any:
     return {name: table.clone() for name, table in batch.items()} if isinstance(batch, dict) else batch.clone()
 
 
-MIN_COMPILED_STEPS = 200  # steps from which compiling pays; it takes about as long as a hundred of them
-SLOWER = 1.5  # times: 1.1 to 1.4 on CPUs (bench/results/cpus.csv)
-LONG = 10.0  # minutes from which the fastest code pays
-Parts = Sequence[Mapping[str, LossPart]]  # of each micro-batch: how often each thing is asked in the whole step
+MIN_COMPILED_STEPS = 200  # from so many steps compiling pays; it takes about as long as a hundred of them
+SLOWER = 1.5  # slowdown without compiling: 1.1 to 1.4 on CPUs (bench/results/cpus.csv)
+LONG = 10.0  # minutes of a run from which whole-graph compilation pays
+Parts = Sequence[Mapping[str, LossPart]]  # for each micro-batch the label counts of the whole step
 Way = Callable[[list[Any], Parts], tuple[Tensor, Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
 class TrainStep:
-    """What happened: `loss` over the step's tokens, the gradients' `norm` before clipping, the learning rate; and
-    whether the step was `taken`, which the guard may refuse."""
+    """Result of an optimizer step: `loss` over its tokens, gradient `norm` before clipping, learning rate; `taken` is
+    False if the guard skipped the step.
+    """
 
     number: int
     loss: Tensor
@@ -106,7 +107,7 @@ class TrainStep:
 
 
 def train_steps(run: Run, notice: Callable[[str], object] = warnings.warn) -> Iterator[TrainStep]:
-    """Advance the run by one step at a time until it is over; the clock stands still between them."""
+    """Run optimizer steps until the run is over; time between steps does not count."""
     advance = StepRunner(run, notice)
     try:
         while not run.is_over:
@@ -114,7 +115,7 @@ def train_steps(run: Run, notice: Callable[[str], object] = warnings.warn) -> It
             factor = run.schedule(run.step + 1, run.progress)
             run.optimizer.set_lr_factor(factor)
             with use_rng_states(run.rng_state, run.device), deterministic_sums(run.device, run.settings.deterministic):
-                if run.ranks.size > 1:  # each drops its own; by the step, so that any number of ranks may go on
+                if run.ranks.size > 1:  # other dropout on each rank, by step: their number may change
                     torch.manual_seed(
                         seeded_generator(run.settings.seed, "rank", run.ranks.rank, run.step).initial_seed()
                     )
@@ -128,28 +129,28 @@ def train_steps(run: Run, notice: Callable[[str], object] = warnings.warn) -> It
         advance.uncompile()
 
 
-# Those that have compiled something. It is the process's, as torch's compiler is: a reset by one run would throw away
-# what another has compiled, so no run can know by itself when there may be one.
+# Runners with compiled code. Process-wide, like torch's compiler: a reset by one run would discard the code of
+# another, so a run may reset only when this is empty.
 COMPILED_RUNNERS: "weakref.WeakSet[StepRunner]" = weakref.WeakSet()
 
 
 class StepRunner:
-    """One optimizer step; compiled if the settings say so, and then on a GPU captured as one graph."""
+    """Runs one optimizer step; compiled if configured, and then on a GPU captured as a CUDA graph."""
 
     def __init__(self, run: Run, notice: Callable[[str], object]) -> None:
         self.run, self.notice = run, notice
         self.sums: Callable[..., dict[str, Tensor]] = run.objective.loss_sums
         self.across = rank_arguments(run.objective, run.ranks.size)
         self.run_step: Way = self.step
-        self.settled = not should_compile(run)  # nothing is compiled, or it has been seen to work
+        self.settled = not should_compile(run)  # nothing is compiled, or the compiled step has worked once
         self.flag: torch.cuda.Event | None = None
-        self.owed: list[float] = []  # seconds of the steps that compiled
+        self.owed: list[float] = []  # seconds of steps that compiled
         self.replicas = self.replicate() if run.ranks.strategy == "ddp" else None
         if not self.settled:
             self.compile()
 
     def replicate(self) -> DistributedDataParallel:
-        """The model as one of many that learn the same; the first row tells whether all of its weights learn."""
+        """The model in DDP; a first row shows whether all weights get a gradient."""
         run, before = self.run, get_rng_states(self.run.device)
         row = take_rows(unwrap_prefetch(run.data).batch(run.step * run.settings.gradient_accumulation), FIRST_ROW)
         found = has_unused_parameters(run.model, run.objective.loss_sums(run.model, batch_to_device(row, run.device)))
@@ -157,14 +158,14 @@ class StepRunner:
         return wrap_ddp(run.model, lambda model, batch: self.sums(model, batch, **self.across), found)
 
     def compile(self) -> None:
-        """The whole forward; on a CPU, for a run of minutes, one block for all: a tenth slower, compiled in half."""
+        """Compile the forward; on a CPU, for a short run, one block for all: 10% slower, half the compile time."""
         c, cuda = self.run.settings, self.run.device.type == "cuda"
-        if not COMPILED_RUNNERS:  # torch compiles a function eight times and no more, for whichever models
+        if not COMPILED_RUNNERS:  # torch compiles a function at most eight times, over all models
             torch.compiler.reset()
         COMPILED_RUNNERS.add(self)
         use_compile_cache()
         if c.compile == "auto" and is_opaque(self.run.model):
-            pass  # a captured step is what there is to gain
+            pass  # only graph capture gains speed
         elif not cuda and c.minutes is not None and c.minutes < LONG:
             for block in model_blocks(self.run.model):
                 block.compile(dynamic=False)
@@ -172,7 +173,7 @@ class StepRunner:
             self.sums = torch.compile(
                 self.run.objective.loss_sums, dynamic=False if self.run.has_fixed_shapes else None
             )
-        # what is recomputed draws its random numbers a second time, which a graph has no place for
+        # recomputation restores RNG states, which a CUDA graph does not allow
         whole = self.run.has_fixed_counts and self.run.ranks.size == 1 and not c.activation_checkpointing
         self.run_step = CapturedStep(self.step) if cuda and whole else self.step
 
@@ -190,7 +191,7 @@ class StepRunner:
         ), tokens
 
     def try_compiled(self, batches: list[Any], parts: Parts) -> tuple[Tensor, Tensor, Tensor]:
-        """Compiling may fail where there is no compiler, and capturing: the run goes on without, and says so."""
+        """First compiled step; if compiling or capturing fails, the run continues without and warns."""
         before, past = (
             get_rng_states(self.run.device),
             None if self.run.carried_state is None else self.run.carried_state.clone_tensors(),
@@ -218,17 +219,17 @@ class StepRunner:
         self.run_step, self.settled = self.step, True
 
     def uncompile(self) -> None:
-        """Nothing compiled any more: a text of another length would only be compiled anew."""
+        """Remove compiled code: a text of another length would be compiled again."""
         self.sums, self.run_step = (
             self.run.objective.loss_sums,
             self.step,
-        )  # no graph outlives its run in a circle of references
+        )  # no reference cycle keeps a graph alive after its run
         COMPILED_RUNNERS.discard(self)
         for block in model_blocks(self.run.model):
             block._compiled_call_impl = None
 
     def step(self, batches: list[Any], parts: Parts) -> tuple[Tensor, Tensor, Tensor]:
-        """The loss, the norm of its gradients, and whether the weights moved."""
+        """The loss, the gradient norm, and whether the weights were updated."""
         run, losses = self.run, []
         for place, (batch, part) in enumerate(zip(batches, parts, strict=True), 1):
             share = combine_losses(self.backward_micro_batch(batch, place, last=place == len(batches)), part)
@@ -244,7 +245,7 @@ class StepRunner:
         return loss, norm, taken
 
     def backward_micro_batch(self, batch: Any, place: int, last: bool) -> dict[str, Tensor]:
-        """Replicas average their gradients while those of the last micro-batch are made."""
+        """Forward of a micro-batch; DDP averages gradients only in the backward of the last one."""
         if self.run.carried_state is not None:
             return self.sums(self.run.carried_state.models[place - 1], batch, **self.across)
         if self.replicas is None:
@@ -254,7 +255,7 @@ class StepRunner:
             return sums
 
     def count(self, seconds: float, compiling: bool) -> float:
-        """The seconds of a step that the clock counts; one that compiled is counted as long as the one after it."""
+        """The seconds that count for a step; a compiling step counts as long as the next one."""
         if compiling:
             self.owed.append(seconds)
             return 0.0
@@ -263,7 +264,7 @@ class StepRunner:
         return seconds
 
     def throttle(self) -> None:
-        """On a GPU, wait for the step before this one: the device is never idle, and the clock tells its time."""
+        """On a GPU, wait for the previous step: the device stays busy, and the clock measures its time."""
         if self.run.device.type == "cuda":
             before, self.flag = self.flag, torch.cuda.Event()
             self.flag.record()
@@ -272,10 +273,10 @@ class StepRunner:
 
 
 def should_compile(run: Run) -> bool:
-    """Whether the steps of a run are to be compiled."""
+    """Whether the steps of a run should be compiled."""
     c = run.settings
     long = (c.steps is None or c.steps >= MIN_COMPILED_STEPS) and (c.minutes is None or c.minutes >= 0.5)
-    # never by what is left of the run: it must go on with the same bits after a resume
+    # not from the remaining steps: a resumed run must compute the same bits
     bits = c.deterministic and run.device.type == "cuda"
     pays = run.device.type == "cuda" or not is_opaque(run.model)
     able = run.has_fixed_shapes and run.device.type != "mps" and not run.ranks.is_sharded and not bits and pays
@@ -283,18 +284,19 @@ def should_compile(run: Run) -> bool:
 
 
 def is_opaque(model: nn.Module) -> bool:
-    """Whether compilers would leave most of a model as it is: recurrent layers are one kernel, and Fourier's too."""
+    """Whether compilers would leave most of a model unchanged: recurrent layers and Fourier transforms are single
+    kernels."""
     return any(isinstance(part, nn.RNNBase | StateSpaceMixer) for part in model.modules())
 
 
 def synced_seconds(run: Run, seconds: float) -> float:
-    """The first rank's, where time decides anything: all must decide alike."""
+    """The seconds of rank 0 where time decides anything: all ranks must decide alike."""
     timed = run.settings.minutes is not None or run.settings.eval_minutes is not None
     return run.ranks.leader(seconds) if timed else seconds
 
 
 def root_cause(problem: BaseException) -> str:
-    """The first line of what went wrong at the bottom: compilers wrap it several times."""
+    """The first line of the innermost cause: compilers wrap an error several times."""
     while (inner := getattr(problem, "inner_exception", None) or problem.__cause__) is not None:
         problem = inner
     if "C++ compiler" in str(problem):

@@ -1,6 +1,6 @@
 """Reproducibility of a run: its RNG states, deterministic sums, its device and the facts of its environment.
 
-A run has its own random numbers: draws by other code between its steps change nothing in it, and it changes nothing for
+A run has its own RNG states: random draws of other code between its steps do not affect it, and its draws do not affect
 other code.
 """
 
@@ -19,7 +19,7 @@ from regard.inference.load import resolve_device
 
 
 def training_device(name: str) -> torch.device:
-    """The device that a config names."""
+    """The device named in a config."""
     try:
         return resolve_device(name)
     except config.ConfigError as problem:
@@ -27,7 +27,7 @@ def training_device(name: str) -> torch.device:
 
 
 def describe_environment(device: torch.device) -> dict[str, Any]:
-    """What the bits of a run depend on beside its config."""
+    """What the exact bits of a run depend on, apart from its config."""
     return {
         "regard": config.VERSION, "torch": torch.__version__, "python": platform.python_version(),
         "platform": platform.platform(), "processor": processor_kind(device), "device": device.type,
@@ -36,26 +36,27 @@ def describe_environment(device: torch.device) -> dict[str, Any]:
 
 
 def processor_kind(device: torch.device) -> str:
-    """What of a processor decides the bits: its instructions, or which GPU it is; `measure` tells its name."""
+    """What determines a processor's exact results: its instruction set, or the GPU model; `measure` reports its
+    name."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
 
 
-BIT_RELEVANT = ("regard", "torch", "processor", "device", "threads")  # what of it can change the bits
+BIT_RELEVANT = ("regard", "torch", "processor", "device", "threads")  # the facts that can change the bits
 
 
 def environment_differences(then: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """What has changed since, of what can change the bits, each said in a few words."""
+    """Changes of environment that can change the bits, each as a short phrase."""
     return [f"{key} was {then.get(key)} and is {now[key]}" for key in BIT_RELEVANT if then.get(key) != now[key]]
 
 
-WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"  # without it products on a GPU share memory as they come
+WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"  # without it GPU matrix products share workspace in varying order
 Chance = dict[str, Tensor]
 
 
 def get_rng_states(device: torch.device) -> Chance:
-    """Where the random numbers stand, on the host and on the device."""
+    """The RNG states of the CPU and of the device."""
     states = {"cpu": torch.get_rng_state()}
     if device.type == "cuda":
         states["cuda"] = torch.cuda.get_rng_state(device)
@@ -74,7 +75,7 @@ def set_rng_states(states: Chance, device: torch.device) -> None:
 
 @contextmanager
 def use_rng_states(mine: Chance, device: torch.device) -> Iterator[None]:
-    """Draw from this generator's numbers, which move on; afterwards the global ones are as they were."""
+    """Draw from these RNG states, which advance; the global ones are restored afterwards."""
     before = get_rng_states(device)
     set_rng_states(mine, device)
     try:
@@ -86,9 +87,9 @@ def use_rng_states(mine: Chance, device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def deterministic_sums(device: torch.device, wanted: bool = False) -> Iterator[None]:
-    """On a CPU, sums in one order: compiled code would let threads add to a table of gradients as they come.
+    """Deterministic order of sums on a CPU: compiled code would let threads add gradients in any order.
 
-    On a GPU many fast kernels have no such order: it is on request (`train.deterministic`).
+    On a GPU many fast kernels have no fixed order: determinism is optional there (`train.deterministic`).
     """
     if device.type != "cpu" and not wanted:
         yield
@@ -96,7 +97,7 @@ def deterministic_sums(device: torch.device, wanted: bool = False) -> Iterator[N
     memory: Any = torch.utils.deterministic
     before = torch.are_deterministic_algorithms_enabled(), memory.fill_uninitialized_memory
     torch.use_deterministic_algorithms(True)
-    memory.fill_uninitialized_memory = False  # it is never read
+    memory.fill_uninitialized_memory = False  # filling is unnecessary: the memory is never read
     try:
         yield
     finally:
@@ -105,7 +106,7 @@ def deterministic_sums(device: torch.device, wanted: bool = False) -> Iterator[N
 
 
 def configure_determinism(c: config.Train, device: torch.device) -> None:
-    """Before anything is computed on a GPU: what it takes there to repeat bits."""
+    """Configure GPU determinism, before anything is computed on a GPU."""
     if not c.deterministic or device.type != "cuda":
         return
     if c.compile is True:

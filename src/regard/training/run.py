@@ -38,7 +38,7 @@ from regard.zoo.recipe import read_recipe
 
 
 class Run:
-    """A model, what is asked of it, the data, the optimizer and its schedule; and how far they have come."""
+    """A training run: a model, its objective, the data, the optimizer and schedule, and how far they have come."""
 
     def __init__(
         self,
@@ -54,18 +54,18 @@ class Run:
         self.step, self.seconds, self.rng_state = 0, 0.0, get_rng_states(self.device)
         self.guard = StepGuard(self.settings.guard, self.device)
         self.ema = None if self.settings.ema_decay is None else ModelEMA(model, self.settings.ema_decay)
-        self.carried_state: CarriedState | None = None  # what the model remembers from step to step
-        self.ended = False  # early, since it became no better
+        self.carried_state: CarriedState | None = None  # recurrent state or segment memory between steps
+        self.ended = False  # early stopping by train.patience
         self.recipe: config.Recipe | None = None
         self.tokenizer: Tokenizer | None = None
         self.validation: ValidationSource | None = None
-        self.digest = ""  # of the data
+        self.digest = ""  # digest of the data
         self.ranks = SINGLE_PROCESS
-        self.compile_seconds = 0.0  # which `seconds` do not count
+        self.compile_seconds = 0.0  # not included in `seconds`
         self.multiply_in(product_dtype(self.device.type))
 
     def multiply_in(self, products: torch.dtype) -> None:
-        """The type of 16-bit products, or fp32: as the device has it when a run begins, and so until its end."""
+        """Set the product dtype, 16-bit or fp32: the device's at the start of a run, and unchanged until its end."""
         self.products = products
         for part in (*self.model.modules(), *self.optimizer.parts):
             if isinstance(part, core.Transformer | Muon):
@@ -77,10 +77,10 @@ class Run:
         notice: Callable[[str], object] = warnings.warn, progress: Progress = data.no_progress, fresh: bool = True,
         ranks: ProcessRanks = SINGLE_PROCESS,
     ) -> "Run":  # fmt: skip
-        """Everything that a recipe describes: the data read, the tokenizer trained, the model begun from its seed.
+        """Build a run from a recipe: read the data, train the tokenizer, initialise the model from its seed.
 
-        A run that will be loaded from a checkpoint is not `fresh`: it needs no weights from elsewhere. `ranks` are the
-        processes that train it (`join_process_group`); what is kept of the data is made by the first of them.
+        A run that will be loaded from a checkpoint is not `fresh`: it loads no pretrained weights. `ranks` are the
+        processes that train it (`join_process_group`); rank 0 creates cached data.
         """
         if not isinstance(recipe, config.Recipe):
             recipe = read_recipe(recipe, overrides)
@@ -99,13 +99,13 @@ class Run:
             notice(pretrained.describe_transfer(taken))
             reading = trainable.resolve_lora(reading, model, taken)
         if recipe.train.word_vectors is not None and fresh:
-            assert reading.tokenizer is not None  # others have refused it
+            assert reading.tokenizer is not None  # the others were refused
             notice(
                 word_vectors.describe_match(
                     word_vectors.load_word_vectors(text_model(model), reading.tokenizer, recipe.train.word_vectors)
                 )
             )
-        model = model if ranks.is_sharded else model.to(device)  # in parts it goes there part by part
+        model = model if ranks.is_sharded else model.to(device)  # a sharded model moves shard by shard
         run = cls.from_data(model.train(), reading, ranks)
         set_rng_states(before, device)
         return run
@@ -135,30 +135,30 @@ class Run:
 
     @property
     def task(self) -> Task:
-        """What is asked, if it is one of the ten."""
+        """The task, if the objective is one of the built-in tasks."""
         assert isinstance(self.objective, Task)
         return self.objective
 
     @property
     def has_fixed_shapes(self) -> bool:
-        """Whether all batches are of one shape, so that a step can be compiled once."""
+        """Whether all batches have one shape, so that a step is compiled once."""
         return self.has_fixed_counts or isinstance(unwrap_prefetch(self.data), PackedBatches)
 
     @property
     def has_fixed_counts(self) -> bool:
-        """Whether batches are also asked as often: windows of a text, rows that are all alike, or data that say so."""
+        """Whether batches also have equal label counts: text windows, rows that are all alike, or data that say so."""
         made = unwrap_prefetch(self.data)
         alike = isinstance(made, FixedSizeBatches) and isinstance(made.rows, TensorRows) and made.rows.alike
         return self.is_windowed or alike or bool(getattr(made, "constant", False))
 
     @property
     def is_windowed(self) -> bool:
-        """Whether batches are ids alone, as many in each."""
+        """Whether batches are only ids, of equal number."""
         return isinstance(unwrap_prefetch(self.data).batch(0), Tensor)
 
     @property
     def prompt(self) -> str:
-        """What samples begin with: as the recipe says, or a line break, or how the text begins if it has none."""
+        """The prompt of samples: the recipe's, else a line break, or the start of the text if it has none."""
         assert self.recipe is not None and self.tokenizer is not None
         if self.recipe.report.prompt is not None:
             return self.recipe.report.prompt
@@ -172,16 +172,16 @@ class Run:
 
     @property
     def progress(self) -> float:
-        """The part of the run that is over: by steps, epochs or minutes, whichever is nearest its end."""
+        """The fraction of the run that is done: by steps, epochs or minutes, whichever limit is nearest."""
         c = self.settings
         reads = (self.epochs, c.epochs), (self.step, c.steps), (self.seconds / 60, c.minutes)
         return min(1.0, max(fraction_done(done, all) for done, all in reads))
 
     @property
     def epochs(self) -> float:
-        """How often the data have been read."""
+        """The number of epochs read so far."""
         source: Any = unwrap_prefetch(self.data)
-        if self.settings.epochs is None and not hasattr(source, "epochs"):  # a custom source that does not say
+        if self.settings.epochs is None and not hasattr(source, "epochs"):  # a custom source without epochs
             return 0.0
         return float(source.epochs(self.step * self.settings.gradient_accumulation))
 
@@ -194,20 +194,20 @@ class Run:
         return next(self.model.parameters()).device
 
     def save(self, path: str | Path) -> Path:
-        """A checkpoint: the model's folder, with what training needs to go on exactly."""
-        from regard.training import checkpoint  # which holds a Run, as this holds checkpoints
+        """Write a checkpoint: the model's folder, with what training needs to resume exactly."""
+        from regard.training import checkpoint  # circular: checkpoint imports Run
 
         return checkpoint.save_checkpoint(self, Path(path))
 
     def load(self, path: str | Path) -> None:
-        """Go back to where a checkpoint was saved."""
+        """Restore the state of a checkpoint."""
         from regard.training import checkpoint
 
         checkpoint.load_checkpoint(self, Path(path))
 
 
 def unwrap_prefetch(batches: BatchSource) -> BatchSource:
-    """The source of batches, here or in other processes."""
+    """The source of batches, without the prefetching wrapper."""
     return batches.data if isinstance(batches, Prefetcher) else batches
 
 
@@ -216,12 +216,12 @@ def fraction_done(done: float, all: float | None) -> float:
 
 
 def text_model(model: Model | DualEncoderModel) -> core.Transformer:
-    """The model, or of towers the one that reads text."""
+    """The model, or the text tower of a dual encoder."""
     return model if isinstance(model, Model) else model.towers[-1]
 
 
 def build_run_model(reading: RunData) -> Model | DualEncoderModel:
-    """A fresh model that knows what it will be asked, and in which words."""
+    """A newly initialised model with its task and tokenizer."""
     model, task = build_model(reading.recipe.model), reading.task
     model.tokenizer, model.task = reading.tokenizer, reading.recipe.task
     model.context = None if reading.tokenizer is None else reading.recipe.train.context

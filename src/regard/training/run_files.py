@@ -1,7 +1,7 @@
 """The files and lines that a run writes: run.json, log.jsonl, the introduction, and the steps that the guard skipped.
 
-log.jsonl has one line a step, in full precision, times last; it is cut back to the checkpoint when a run resumes. The
-rows of a skipped step are named, the first is reported, and too many in a row end the run.
+log.jsonl has one line for each step, in full precision, times last; it is truncated to the checkpoint when a run
+resumes. The rows of a skipped step are listed, the first is reported, and too many in a row end the run.
 """
 
 import errno
@@ -21,7 +21,7 @@ from regard.training.run import Run, unwrap_prefetch
 
 
 def describe_run(run: Run) -> dict[str, Any]:
-    """What the report tells of the run before it began: its size, and what it should cost."""
+    """Facts about the run for the report, before training: its size, and its predicted cost."""
     assert run.recipe is not None
     c, model, device = run.recipe.train, run.recipe.model, run.device.type
     rows, parameters = c.rows, sum(weight.numel() for weight in run.model.parameters())
@@ -42,25 +42,25 @@ def describe_run(run: Run) -> dict[str, Any]:
 
 
 def precision_used(run: Run) -> str:
-    """The policy, and what it comes to where a CPU has no 16-bit products."""
+    """The precision, and what it means on a CPU without 16-bit products."""
     wished = run.settings.precision
     return "fp32 (mixed, on a CPU without bf16)" if wished == "mixed" and run.products == torch.float32 else wished
 
 
 def trainable_parameters(model: nn.Module) -> int:
-    """How many weights learn."""
+    """The number of trainable parameters."""
     return sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
 
 
 def predicted_cost(bill: measure.StepPrediction, device: str, compiled: bool) -> dict[str, Any]:
-    """For run.json. Memory is what will be measured: of a GPU what tensors hold, else the whole process."""
+    """Predicted cost for run.json. Memory as it will be measured: on a GPU tensors only, else the whole process."""
     memory = bill.memory if device == "cuda" else measure.process_bytes(bill, compiled)
     return {"step_seconds": bill.step_seconds, "step_flops": bill.step_flops, "parts": bill.parts, "memory": memory,
             "calibrated": bill.is_calibrated, "note": bill.note}  # fmt: skip
 
 
 def introduction_lines(run: Run, facts: dict[str, Any]) -> list[str]:
-    """Its size, what it reads and where it is; and what of its settings is worth a thought."""
+    """Introduction of a run: its size, data and device; and remarks on settings."""
     assert run.recipe is not None
     count = sum(weight.numel() for weight in run.model.parameters())
     threads = "1 thread" if facts["threads"] == 1 else f"{facts['threads']} threads"
@@ -79,7 +79,7 @@ def introduction_lines(run: Run, facts: dict[str, Any]) -> list[str]:
 
 
 def precision_note(run: Run) -> list[str]:
-    """What 16-bit precision comes to on a CPU that has no such products of its own."""
+    """What 16-bit precision means on a CPU without such products."""
     emulated = product_dtype(run.device.type) == torch.float32
     if run.settings.precision == "bf16" and emulated:
         return ["train.precision: bf16, which this CPU has no instructions for and emulates, many times slower; mixed "
@@ -96,7 +96,7 @@ def precision_note(run: Run) -> list[str]:
 
 
 def describe_input_kind(recipe: config.Recipe) -> str:
-    """What the model is shown: words, or rows of something else."""
+    """The kind of input: token ids, or rows of other data."""
     if recipe.model.embed.vocab:
         return f"{recipe.model.embed.vocab:,} tokens in the vocabulary"
     return f"{recipe.train.context:,} tokens a row at most"
@@ -107,7 +107,7 @@ def describe_ranks(run: Run) -> str:
 
 
 def describe_epoch(run: Run) -> str:
-    """How much there is to read."""
+    """The size of the training data."""
     source = unwrap_prefetch(run.data)
     if isinstance(run.task.c, config.NextToken) and run.is_windowed:
         return f"{getattr(source, 'count', 0) * run.settings.context:,} to read an epoch"
@@ -119,29 +119,29 @@ COUNTED_UNITS = {
     "node_classification": "nodes",
     "contrastive": "pairs",
     "next_pixel": "values",
-}  # by the kind of a task
-# by the kind of a front end
+}  # by kind of task
+# by kind of front end
 INPUT_UNITS = {"text": "texts", "chunks": "texts", "patches": "images", "stages": "images", "conv": "images",
         "audio": "sounds", "series": "series", "video": "films", "graph": "graphs"}  # fmt: skip
 
 
 def counted_unit(task: config.Task, model: config.Model) -> str:
-    """The unit that a loss counts: whole examples where the head makes one vector, else the task's own."""
+    """The unit that a loss counts: whole examples if the head has one output for each, else the task's unit."""
     if task.kind in COUNTED_UNITS:
         return COUNTED_UNITS[task.kind]
     return INPUT_UNITS.get(model.embed.kind, "examples") if model.head.kind == "pooling" else "tokens"
 
 
 class SkippedSteps:
-    """Those that follow each other; a step that is taken ends the row."""
+    """Consecutive skipped steps; a taken step resets the count."""
 
     def __init__(self, run: Run, out: Path) -> None:
-        count = int(run.guard.row)  # a run that goes on was in the midst of them
+        count = int(run.guard.row)  # a resumed run may continue a series of skipped steps
         self.run, self.out, self.told = run, out, False
         self.row = list(range(run.step - count + 1, run.step + 1))
 
     def note_step(self, step: TrainStep, line: dict[str, Any]) -> str:
-        """Takes note of a line of the log; what to say of it, if anything."""
+        """Record a step in its log line; returns a message, if any."""
         if "skipped" not in line:
             self.row = []
             return ""
@@ -151,7 +151,7 @@ class SkippedSteps:
                 "rows. If that goes on, lower train.optimizer.lr") if first else ""  # fmt: skip
 
     def describe_rows(self, step: TrainStep) -> dict[str, list[int]]:
-        """Which rows were read: of records their numbers, of a text where they begin."""
+        """The rows of a step: record numbers, or for a text the offsets."""
         names, count = getattr(unwrap_prefetch(self.run.data), "names", None), self.run.settings.gradient_accumulation
         first = (step.number - 1) * count
         return {str(number): names(number) if names else [] for number in range(first, first + count)}
@@ -167,7 +167,7 @@ class SkippedSteps:
 
 
 class JsonlLog:
-    """Lines of JSON that are on disk as soon as they are written; `offset` is where the next one goes."""
+    """JSONL log whose lines are on disk as soon as they are written; `offset` is the next position."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -184,15 +184,15 @@ class JsonlLog:
             raise unwritable_error(self.path, problem) from None
 
     def sync(self) -> None:
-        """What is written stays, even if the power fails."""
+        """Flush to disk, so that a power failure loses nothing."""
         try:
             os.fsync(self.file.fileno())
         except OSError as problem:
-            if problem.errno != errno.EINVAL:  # a pipe or a terminal cannot
+            if problem.errno != errno.EINVAL:  # pipes and terminals do not support it
                 raise unwritable_error(self.path, problem) from None
 
     def truncate(self, offset: int) -> None:
-        """Forget what was written after a place."""
+        """Truncate the file."""
         try:
             self.file.truncate(offset)
             self.file.seek(offset)
@@ -210,22 +210,23 @@ class JsonlLog:
         try:
             self.file.close()
         except OSError as problem:
-            if kind is None:  # else the reason is on its way, and closing only tried once more
+            if kind is None:  # otherwise another error is already being raised
                 raise unwritable_error(self.path, problem) from None
 
 
 class NullLog(JsonlLog):
-    """Takes lines and keeps none: of many processes one writes."""
+    """A log that discards its lines, for all ranks but rank 0."""
 
     def __init__(self) -> None:
         super().__init__(Path(os.devnull))
 
     def truncate(self, offset: int) -> None:
-        """There is nothing to forget."""
+        """Nothing to truncate."""
 
 
 def truncate_log(path: Path, offset: int) -> str:
-    """Forget what was logged after a checkpoint: those steps will be taken again. Says what is missing before it."""
+    """Truncate a log to a checkpoint, since later steps are repeated. Returns a message if lines before it are
+    missing."""
     size = path.stat().st_size if path.exists() else 0
     try:
         if size > offset:
@@ -233,14 +234,14 @@ def truncate_log(path: Path, offset: int) -> str:
         if size >= offset:
             return ""
         if size:
-            os.truncate(path, path.read_bytes().rfind(b"\n") + 1)  # a torn line would swallow the next one
+            os.truncate(path, path.read_bytes().rfind(b"\n") + 1)  # else an incomplete line would join the next one
     except OSError as problem:
         raise unwritable_error(path, problem) from None
     return f"{path}: shorter than at the checkpoint, so lines are missing; the run itself lacks nothing"
 
 
 def step_line(step: TrainStep, clip: float | None) -> dict[str, Any]:
-    """What log.jsonl says of a step; `clipped` and `skipped` are the events worth finding again."""
+    """The log.jsonl entry of a step; `clipped` and `skipped` mark the events worth searching for."""
     loss, norm = float(step.loss), float(step.norm)
     finite = norm - norm == 0 and loss - loss == 0
     line: dict[str, Any] = {"step": step.number, "loss": json_number(loss), "lr": step.lr, "norm": json_number(norm)}
@@ -252,5 +253,5 @@ def step_line(step: TrainStep, clip: float | None) -> dict[str, Any]:
 
 
 def json_number(number: float) -> float | str:
-    """JSON has no nan: it is written as a word."""
+    """A number for JSON, which has no NaN: non-finite ones become strings."""
     return number if number - number == 0 else str(number)

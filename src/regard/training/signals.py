@@ -1,7 +1,7 @@
 """Signal handling: Ctrl-C and SIGTERM make a run save and stop after its current step; a second one stops it at once.
 
-While a checkpoint is being written nothing stops it: a nervous second Ctrl-C must not cost what the first one saves.
-Each of many processes may get a signal twice, from the system and from its launcher: they stop together or not at all.
+While a checkpoint is written no signal interrupts it: an early second Ctrl-C must not lose what the first one saves.
+With several ranks each may get a signal twice, from the system and from its launcher: they stop together or not at all.
 """
 
 import os
@@ -15,7 +15,7 @@ SAVING_NOTICE = b"\nregard: saving after this step; once more stops without savi
 
 
 class SignalHandler:
-    """`caught` is the signal that asked, if any; `many` processes are asked, of which one `speaks`."""
+    """Signal handler; `caught` is the signal received, if any; of `many` ranks only the one that `speaks` prints."""
 
     WATCHED = (signal.SIGINT, signal.SIGTERM)
 
@@ -26,7 +26,7 @@ class SignalHandler:
         self.before: dict[signal.Signals, object] = {}
 
     def __enter__(self) -> "SignalHandler":
-        if threading.current_thread() is threading.main_thread():  # elsewhere signals are not ours to catch
+        if threading.current_thread() is threading.main_thread():  # Python allows handlers in the main thread only
             self.before = {each: signal.signal(each, self.catch) for each in self.WATCHED}
         return self
 
@@ -37,11 +37,11 @@ class SignalHandler:
             self.caught = number
             if self.speaks:
                 with suppress(OSError):
-                    os.write(2, SAVING_NOTICE)  # the display may be in the middle of a line
+                    os.write(2, SAVING_NOTICE)  # start a new line: the display may be in the middle of one
 
     @contextmanager
     def shield(self) -> Iterator[None]:
-        """Signals wait until this is done."""
+        """Defer signals until the block is done."""
         self.shielded = True
         try:
             yield

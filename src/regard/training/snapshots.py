@@ -1,12 +1,12 @@
-"""Snapshots of a run: the weights of chosen steps, kept for good, to see how they became what they are.
+"""Snapshots of a run: the weights of chosen steps, kept permanently, to study how they develop.
 
     train.snapshots = "log"         steps 0, 1, 2, 4, 8, ... and the last one
     train.snapshots = 500           steps 0, 500, 1000, ... and the last one
     train.snapshots = [0, 30, 90]   these
 
-A snapshot is the model's folder of the checkpoint of that step, to the byte, without what training needs: of the EMA
-where there is one, with adapters merged. It is written before a checkpoint of its step, and a run that goes on from a
-checkpoint removes those of later steps, as it cuts its log: all are of steps that the run has taken, none is missing.
+A snapshot equals the model's folder in the checkpoint of that step, byte for byte, without training state: with EMA
+weights where there are any, with adapters merged. It is written before a checkpoint of its step, and a run that resumes
+from a checkpoint removes later snapshots, as it truncates its log: snapshots and steps always agree.
 """
 
 import shutil
@@ -20,12 +20,12 @@ from regard.measure.format_estimate import format_si
 from regard.training.checkpoint import gather_run_state, write_model
 from regard.training.run import Run
 
-LARGE = 1e9  # bytes of all snapshots together that are worth a line
+LARGE = 1e9  # total bytes of snapshots from which there is a notice
 Schedule = str | int | tuple[int, ...] | None
 
 
 def is_scheduled(schedule: Schedule, step: int) -> bool:
-    """Whether a schedule of train.snapshots names a step; which one is the last it cannot know."""
+    """Whether a schedule of train.snapshots names a step; the last step is added elsewhere."""
     if isinstance(schedule, tuple):
         return step in schedule
     if isinstance(schedule, int):
@@ -34,7 +34,7 @@ def is_scheduled(schedule: Schedule, step: int) -> bool:
 
 
 def scheduled_steps(schedule: Schedule, last: int) -> list[int]:
-    """The steps of a run of so many steps whose weights are kept."""
+    """The snapshot steps of a run with `last` steps."""
     if schedule is None or isinstance(schedule, tuple):
         return [step for step in schedule or () if step <= last]
     regular = (
@@ -48,7 +48,7 @@ def snapshot_folder(out: Path, step: int) -> Path:
 
 
 def is_due(run: Run, out: Path) -> bool:
-    """Whether the weights are to be kept as they are now, and are not yet; the first rank looks, and all agree."""
+    """Whether a snapshot is due and not yet written; rank 0 decides for all."""
     schedule = run.settings.snapshots
     last = run.is_over and schedule is not None and not isinstance(schedule, tuple)
     if not (last or is_scheduled(schedule, run.step)):
@@ -57,7 +57,7 @@ def is_due(run: Run, out: Path) -> bool:
 
 
 def save_snapshot(run: Run, out: Path) -> Path:
-    """Write the snapshot of the step that a run is at, whole or not at all. All ranks take part, the first writes."""
+    """Write the snapshot of the current step atomically. All ranks take part, rank 0 writes."""
     path = snapshot_folder(out, run.step)
     with gather_run_state(run, path, weights_only=True) as (gathered, _, _):
         write_model(run, path, gathered)
@@ -66,7 +66,7 @@ def save_snapshot(run: Run, out: Path) -> Path:
 
 
 def forget_later_snapshots(out: Path, step: int) -> None:
-    """Remove the snapshots after a step, which will be taken again, and what a killed writer left."""
+    """Remove the snapshots after a step, which will be repeated, and incomplete ones."""
     atomic.recover_folders(out / "snapshots")
     for folder in locate.list_snapshots(out):
         if locate.folder_step(folder) > step:
@@ -75,12 +75,12 @@ def forget_later_snapshots(out: Path, step: int) -> None:
 
 
 def disk_notes(run: Run, out: Path) -> list[str]:
-    """What the snapshots to come take of the disk, where it is much; refused where it has not so much room."""
+    """A notice of the disk space of future snapshots, if it is large; raises if the disk has too little."""
     c = run.settings
     if c.snapshots is None:
         return []
     one = sum(weight.numel() * weight.element_size() for weight in run.model.parameters())
-    if c.steps is None:  # how many there will be depends on the clock or on the data
+    if c.steps is None:  # the number of snapshots depends on the clock or on the data
         each = f"train.snapshots: {format_si(one, 'B')} each"
         return [f"{each}, as many as its steps ask for"] if one > LARGE / 10 else []
     to_come = (step for step in scheduled_steps(c.snapshots, c.steps) if step >= run.step)

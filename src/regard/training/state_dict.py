@@ -1,4 +1,4 @@
-"""Strict loading of named tensors: every name on both sides is accounted for, or nothing is loaded."""
+"""Strict loading of named tensors: every name must match on both sides, or nothing is loaded."""
 
 import torch
 from torch import Tensor
@@ -9,7 +9,7 @@ from regard.hub.name_table import current_name
 
 @torch.no_grad()
 def load_state_tensors(slots: dict[str, Tensor], held: dict[str, Tensor], what: str) -> None:
-    """Copy into each slot what is held under its name; the slots stay the tensors that they are."""
+    """Copy each held tensor into the slot of its name, in place."""
     held = {current_name(name): tensor for name, tensor in held.items()}
     if strange := sorted(slots.keys() ^ held.keys()):
         side = "missing" if strange[0] in slots else "unknown"

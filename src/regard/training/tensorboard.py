@@ -1,9 +1,9 @@
-"""TensorBoard log: the same lines that go to log.jsonl, a point for every number in them.
+"""TensorBoard log: one point for every number in log.jsonl.
 
     tensorboard --logdir runs        train/loss, train/lr, train/norm, train/tokens_per_second, validation/loss, ...
 
-A run that resumes after a kill first takes back what came after its checkpoint: those steps are taken again, and their
-points must not be there twice.
+A run that resumes after a kill first removes points after its checkpoint: those steps are repeated, and their points
+must not appear twice.
 """
 
 import math
@@ -16,42 +16,42 @@ from typing import Any
 from regard import config
 from regard.config.errors import RunError, unwritable_error
 
-APART = ("step", "tokens", "eval_tokens", "seconds", "batches")  # where a point stands, and numbers that are no curve
+APART = ("step", "tokens", "eval_tokens", "seconds", "batches")  # x coordinates, and numbers that make no curve
 
 
 def check_tensorboard() -> None:
-    """Refuses, before anything is trained, where the package is missing."""
+    """Raise before training if the package is missing."""
     if find_spec("tensorboard") is None:
         raise config.ConfigError("train.tensorboard: the package tensorboard is not here; pip install "
                                  "'regard[board]', or set it to false")  # fmt: skip
 
 
 class TensorBoardLog:
-    """Curves in a folder that go on after `step`; what an earlier process wrote beyond it is taken back."""
+    """TensorBoard curves that continue after `step`; later points of an earlier process are purged."""
 
     def __init__(self, folder: str | Path, step: int = 0) -> None:
         check_tensorboard()
-        from torch.utils.tensorboard import SummaryWriter  # of an extra, and slow to import
+        from torch.utils.tensorboard import SummaryWriter  # optional dependency, slow to import
 
         self.folder, self.seconds = Path(folder), math.nan if step else 0.0
         with tensorboard_errors(self.folder):
             self.writer = SummaryWriter(str(folder), purge_step=step + 1)
 
     def line(self, line: dict[str, Any]) -> None:
-        """The numbers in one line of log.jsonl."""
+        """Log the numbers of one line of log.jsonl."""
         with tensorboard_errors(self.folder):
             for name, number in (*scalars_of(line), *self.speed(line)):
                 self.writer.add_scalar(name, number, line["step"])
 
     def speed(self, line: dict[str, Any]) -> Iterator[tuple[str, float]]:
-        """Tokens a second of a step; that of the first one after a resume is not known."""
+        """Tokens per second of a step; unknown for the first one after a resume."""
         if "tokens" in line:
             spent, self.seconds = line["seconds"] - self.seconds, line["seconds"]
             if spent > 0:
                 yield "train/tokens_per_second", line["tokens"] / spent
 
     def sync(self) -> None:
-        """What was told so far is in the file, whatever happens to this process."""
+        """Flush all points to the file."""
         with tensorboard_errors(self.folder):
             self.writer.flush()
 
@@ -63,7 +63,7 @@ class TensorBoardLog:
         return self
 
     def __exit__(self, kind: object, *raised: object) -> None:
-        with suppress(RunError) if kind is not None else nullcontext():  # else the reason is on its way already
+        with suppress(RunError) if kind is not None else nullcontext():  # another error is being raised
             self.close()
 
 
@@ -76,7 +76,7 @@ def tensorboard_errors(folder: Path) -> Iterator[None]:
 
 
 def scalars_of(line: dict[str, Any]) -> Iterator[tuple[str, float]]:
-    """The curves that a line adds to: a step's, an evaluation's, that of the last one over everything, or a layer's."""
+    """The curves of a line: of a step, an evaluation, the final evaluation, or a layer."""
     group = "train" if "eval_loss" not in line else "validation_whole" if line.get("whole") else "validation"
     for name, value in line.items():
         if isinstance(value, dict | list) and name not in APART:
@@ -86,7 +86,7 @@ def scalars_of(line: dict[str, Any]) -> Iterator[tuple[str, float]]:
 
 
 def nested_scalars(table: Any, path: str) -> Iterator[tuple[str, float]]:
-    """What stands in tables and lists within a line, by its path."""
+    """Numbers in nested tables and lists, by path."""
     for name, value in table.items() if isinstance(table, dict) else enumerate(table):
         if isinstance(value, dict | list):
             yield from nested_scalars(value, f"{path}/{name}")
@@ -95,7 +95,7 @@ def nested_scalars(table: Any, path: str) -> Iterator[tuple[str, float]]:
 
 
 def as_number(value: Any) -> float | None:
-    """A number; the log says nan and inf in words."""
+    """A number of the log, where NaN and infinity are strings."""
     if value in ("nan", "inf", "-inf"):
         return float(value)
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -33,19 +33,19 @@ from regard.training.signals import SignalHandler
 from regard.training.tensorboard import TensorBoardLog
 from regard.training.validation import ValidationScore, sample_outputs, validate
 
-LAG = 16  # steps whose numbers may wait on a GPU, so that the host does not wait for it
+LAG = 16  # steps whose results may be pending on a GPU, so that the host does not wait
 Item = TypeVar("Item")
 
 
 class SignalReceived(Exception):
-    """A signal came during an evaluation."""
+    """Raised when a signal arrives during an evaluation."""
 
 
 @dataclass(frozen=True)
 class FitResult:
-    """How a run ended; `interrupted` is the signal that stopped it, if one did.
+    """How a run ended; `interrupted` is the signal that stopped it, if any.
 
-    `loss` is that of the last step's batch; `eval_loss` and `scores` are those of the model that the run stands for.
+    `loss` is that of the last batch; `eval_loss` and `scores` are those of the final model, or of step `best`.
     """
 
     out: Path
@@ -55,15 +55,15 @@ class FitResult:
     seconds: float
     interrupted: int | None = None
     scores: dict[str, float] | None = None
-    rank: int = 0  # of the process that says so
-    best: int | None = None  # the step that `eval_loss` and `scores` are of, with train.keep_best
+    rank: int = 0  # of this process
+    best: int | None = None  # with train.keep_best: the step of `eval_loss` and `scores`
 
 
 class Trainer:
-    """One process's work on a run, from where it is to its end or to a signal.
+    """One rank's training loop for a run, from its current step to its end or a signal.
 
-    `due` is an evaluation on the way that is not made yet; `best` the lowest validation loss and its step, `waited` how
-    many evaluations there were since.
+    `due`: an evaluation during training is pending; `best`: the lowest validation loss and its step; `waited`: the
+    number of evaluations since.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Trainer:
         self.waiting: list[TrainStep] = []
         self.loss: float | None = None
         self.score: ValidationScore | None = None
-        self.chosen: int | None = None  # the step of the best checkpoint, once the run is over
+        self.chosen: int | None = None  # step of the best checkpoint, set at the end of the run
         self.refusals = SkippedSteps(run, out)
         self.saved = run.step if resumed else -1
         self.health = TrainingDiagnostics(run)
@@ -101,9 +101,9 @@ class Trainer:
             self.take_snapshot()
             self.diagnose()
             self.advance()
-            self.take_snapshot()  # of a run that ended early
+            self.take_snapshot()  # the last step of a run that ended early
             if self.saved != run.step:
-                self.save()  # before the last evaluation: whatever fails there, what was learned is kept
+                self.save()  # before the final evaluation: if that fails, the training is not lost
             if run.is_over:
                 with suppress(SignalReceived):
                     self.evaluate(None, whole=True)
@@ -122,7 +122,7 @@ class Trainer:
         return JsonlLog(self.out / name) if self.run.ranks.is_main else NullLog()
 
     def advance(self) -> None:
-        """One step after the other, and between them what is due."""
+        """Train step by step, with evaluations, snapshots and checkpoints when they are due."""
         run, c = self.run, self.run.settings
         steps = train_steps(run, self.warn)
         if should_compile(run) and not run.is_over:
@@ -139,12 +139,13 @@ class Trainer:
                 self.save()
 
     def warn(self, line: str) -> None:
-        """What the loop has to say: that it could not compile."""
+        """Show a message of the loop, for example that compiling failed."""
         self.display.compiling = None
         self.display.say(line)
 
     def next(self, steps: Iterator[TrainStep]) -> TrainStep | None:
-        """What was learned is kept, also where the data fail; by one process, since others may know of no failure."""
+        """The next step. If the data fail, a checkpoint is saved first; by a single process, as other ranks may not
+        know."""
         try:
             return next(steps, None)
         except (DataError, RunError):
@@ -153,16 +154,16 @@ class Trainer:
             raise
 
     def stop_signal(self) -> int | None:
-        """The signal that has come to this process or to another one of the run, once all of them know of it."""
+        """The signal received by any rank, once all ranks agree."""
         agreed = self.run.ranks.max(self.signals.caught or 0)
-        if agreed:  # only then: a signal that comes while the ranks agree on none must be there when they next ask
+        if agreed:  # a signal that arrives while ranks agree on none must still be there at the next check
             self.signals.caught = agreed
         return agreed or None
 
     # ---------------------------------------------------------------- steps
 
     def note(self, step: TrainStep) -> None:
-        """Log a step; on a GPU a few later, so that it never waits for the host."""
+        """Log a step; on a GPU a few steps later, so that the GPU never waits for the host."""
         self.waiting.append(step)
         if self.run.device.type == "cpu":
             self.flush()
@@ -186,7 +187,7 @@ class Trainer:
         del self.waiting[:count]
 
     def abort(self, line: dict[str, Any]) -> None:
-        """Nothing has moved since the last good step, so what it left can be saved."""
+        """End the run with a checkpoint: skipped steps changed nothing, so the state is that of the last good step."""
         problem = self.refusals.problem(line)
         self.refusals.row = []
         self.run.guard.retry_mask()
@@ -201,7 +202,7 @@ class Trainer:
     # ---------------------------------------------------------------- evaluations
 
     def diagnose(self) -> None:
-        """Evaluate on the way, if it is time. A signal need not wait: it is due still, and resuming begins with it."""
+        """Evaluate if it is due. A signal may interrupt it: it remains due, and resuming starts with it."""
         if not self.due or self.run.is_over:
             return
         self.flush()
@@ -216,7 +217,7 @@ class Trainer:
             self.compare()
 
     def evaluate(self, tokens: int | None, whole: bool = False) -> None:
-        """The loss over the validation data or a part of them, and a sample of what the model says now."""
+        """Evaluate the loss over all validation data or `tokens` of them, and write samples."""
         run = self.run
         self.flush()
         with run.ema.applied() if run.ema is not None else nullcontext():
@@ -230,14 +231,14 @@ class Trainer:
                 self.display.say(warning)
 
     def score_validation(self, validation: ValidationSource, tokens: int | None, whole: bool) -> ValidationScore:
-        """The score over the validation data or a part of them."""
+        """The score over all validation data or a part of them."""
         run, batches = self.run, self.until_stopped(validation.batches(tokens))
-        telling = "lm" in run.task.heads  # scores would cost as much again
+        telling = "lm" in run.task.heads  # scores would double the cost
         marks = not isinstance(run.task, NextToken) and (whole or not telling)
         return validate(with_carried_state(run.model, validation), batches, run.task, marks, run.ranks)
 
     def sample(self, whole: bool) -> None:
-        """Samples, by one process for all, which hear whether a signal came; a model in parts has no one to speak."""
+        """Write samples on rank 0; all ranks learn of a signal. A sharded model writes none."""
         ranks, stopped = self.run.ranks, False
         if ranks.is_sharded:
             return
@@ -262,7 +263,7 @@ class Trainer:
         self.display.say(f"step {run.step:>11,}   validation {score.loss:.4f} over {part}{marks}")
 
     def compare(self) -> None:
-        """Keep the best, and end a run that has not become better for long enough."""
+        """Record the best evaluation, and end the run if there was no improvement for `patience` evaluations."""
         run, c = self.run, self.run.settings
         if self.score is None:
             return
@@ -283,10 +284,10 @@ class Trainer:
                              "here")  # fmt: skip
 
     def choose(self) -> None:
-        """When the run is over: which checkpoint is the best, the last one or the best of those before.
+        """At the end of the run, choose the best checkpoint: the last one or the best of those before.
 
-        Evaluations on the way may have read a part of the validation data, so the two are compared over all of them.
-        The state that a longer run goes on from keeps the best on the way, which is compared over the same part.
+        Evaluations during training may use a part of the validation data, so the two are compared over all of them. The
+        saved state keeps the best of training, so that a longer run compares over the same part.
         """
         run, last = self.run, self.score
         if not run.settings.keep_best or last is None:
@@ -306,11 +307,11 @@ class Trainer:
         self.point(self.chosen)
 
     def score_before(self, last: ValidationScore) -> tuple[int, ValidationScore] | None:
-        """The best step before the last one and its score over all of the validation data."""
+        """The best earlier step and its score over all validation data."""
         run, best = self.run, self.best
         if best is None or best["step"] == run.step:
             return None
-        if best.get("count") == last.count and best["scores"].keys() == last.scores.keys():  # on the way it was all
+        if best.get("count") == last.count and best["scores"].keys() == last.scores.keys():  # it used all data
             marks = {name: float(value) for name, value in best["scores"].items()}
             return best["step"], replace(last, sum=best["loss"] * max(1, last.count), parts={}, scores=marks)
         path = self.out / "checkpoints" / f"step-{best['step']:06d}"
@@ -327,14 +328,14 @@ class Trainer:
             run.step, run.seconds, run.ended, run.compile_seconds = here
 
     def until_stopped(self, items: Iterable[Item]) -> Iterator[Item]:
-        """What is left out here, resuming does again."""
+        """Iterate until a signal arrives on any rank; resuming repeats what is left out."""
         for item in items:
             if self.stop_signal():
                 raise SignalReceived
             yield item
 
     def until_caught(self, items: Iterable[Item]) -> Iterator[Item]:
-        """The same, for one process alone."""
+        """Iterate until a signal arrives on this process."""
         for item in items:
             if self.signals.caught is not None:
                 raise SignalReceived
@@ -343,14 +344,14 @@ class Trainer:
     # ---------------------------------------------------------------- checkpoints and snapshots
 
     def take_snapshot(self) -> None:
-        """Keep the weights of this step, if train.snapshots says so: before the step's checkpoint, so that a run that
-        goes on from there lacks none."""
+        """Write a snapshot if train.snapshots names this step: before the step's checkpoint, so that resuming from
+        there lacks none."""
         if snapshots.is_due(self.run, self.out):
             with self.signals.shield():
                 snapshots.save_snapshot(self.run, self.out)
 
     def save(self) -> None:
-        """A checkpoint, and the log up to it, are on disk when this is done; no signal comes between."""
+        """Write a checkpoint and flush the log up to it; signals are deferred."""
         self.flush()
         with self.signals.shield():
             self.log.sync()
@@ -389,5 +390,5 @@ class Trainer:
 
 
 def is_interval_crossed(before: float, now: float, minutes: float | None) -> bool:
-    """Whether the clock went past another so many minutes."""
+    """Whether the clock passed a multiple of so many minutes."""
     return minutes is not None and int(before / (60 * minutes)) < int(now / (60 * minutes))

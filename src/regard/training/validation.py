@@ -1,6 +1,6 @@
 """Validation during training: loss and scores over held-out data, and sampled texts or translations.
 
-Losses are sums and counts, every held-out row once.
+Losses are sums and counts; every held-out row counts once.
 """
 
 import math
@@ -23,20 +23,20 @@ from regard.training.parallel.ranks import SINGLE_PROCESS, ProcessRanks
 from regard.training.parallel.wrap import reshard
 from regard.training.run import Run
 
-WARM, SHORT = 0.8, 200  # temperature and length of the samples on the way
-SOME = 3  # translations that are shown
+WARM, SHORT = 0.8, 200  # temperature and length of samples during training
+SOME = 3  # number of sample translations
 Until = Callable[[Iterable[Any]], Iterator[Any]]
 
 
 def sample_outputs(run: Run, whole: bool, until: Until, say: Callable[[str], object]) -> Iterator[dict[str, Any]]:
-    """Lines for samples.jsonl; `until` ends early when a signal comes. Some objectives have nothing to say."""
-    with torch.compiler.set_stance("force_eager"), warnings.catch_warnings(action="ignore"):  # a window may slide
+    """Lines for samples.jsonl; `until` stops early at a signal. Objectives without text output yield nothing."""
+    with torch.compiler.set_stance("force_eager"), warnings.catch_warnings(action="ignore"):  # shapes may change
         try:
             if isinstance(run.task, NextToken):
                 yield from sample_texts(run, whole, until)
             elif isinstance(run.task, Translation) and run.validation is not None:
                 yield from sample_translations(run, until)
-        except (config.RunError, config.ConfigError) as problem:  # it has diverged, or cannot write step by step
+        except (config.RunError, config.ConfigError) as problem:  # diverged, or cannot decode by steps
             say(f"no sample: {problem}")
 
 
@@ -52,7 +52,7 @@ def sample_texts(run: Run, whole: bool, until: Until) -> Iterator[dict[str, Any]
 
 
 def sample_translations(run: Run, until: Until) -> Iterator[dict[str, Any]]:
-    """Of the first examples that are validated on; greedy, which is quick."""
+    """Greedy translations of the first validation examples."""
     assert isinstance(run.model, Model) and run.tokenizer is not None
     for example in until(first_examples(run)):
         source, meant = run.tokenizer.decode(example["source"]), run.tokenizer.decode(example["target"])
@@ -66,10 +66,10 @@ def first_examples(run: Run) -> Iterator[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class ValidationScore:
-    """How surprised a model was, in nats: the sum over everything that was asked, and how often that was.
+    """Validation loss in nats: the sum over all labels, and their number.
 
-    An objective of several `parts` has a sum and a count for each, and its loss is their weighted whole. `scores` say
-    how good the answers were, by name.
+    An objective with several `parts` has a sum and a count for each, and its loss is their weighted sum. `scores` are
+    metrics of the predictions, by name.
     """
 
     sum: float
@@ -89,7 +89,7 @@ class ValidationScore:
 
     @property
     def bits(self) -> float:
-        """Bits a token."""
+        """Bits per token."""
         return self.loss / math.log(2)
 
 
@@ -97,10 +97,10 @@ def validate(
     model: nn.Module, batches: Iterable[Any], objective: Objective | None = None, scores: bool = False,
     ranks: ProcessRanks = SINGLE_PROCESS,
 ) -> ValidationScore:  # fmt: skip
-    """The score over batches as the objective takes them, blocks of ids (B, N + 1) if it is the next token.
+    """Validation score over batches of the objective, for next-token prediction blocks of ids (B, N + 1).
 
-    With `scores` the answers are marked too. Every part of the model is left in the mode it was in; compiled parts run
-    as written: a ragged last batch would compile them anew. Of many `ranks` each takes its rows of every batch.
+    `scores` adds metrics of the predictions. Every module keeps its train or eval mode; compiled parts run eagerly,
+    since a smaller last batch would be compiled again. With several `ranks` each takes its rows of every batch.
     """
     device, task = next(model.parameters()).device, objective or NextToken()
     exact = torch.float64 if device.type != "mps" else torch.float32

@@ -1,12 +1,12 @@
-"""A recipe's data as batches, to train and to validate on: windows of a text, packed documents, or examples.
+"""Training and validation batches of a recipe: windows of a text, packed documents, or examples.
 
     next token            one long text, windows laid over it                     data.WindowBatches
     the same, packed      documents in rows, with a document mask                 data.PackedBatches
     everything else       records: rows shuffled, or rows of about one length     data.FixedSizeBatches, BucketedBatches
-    what is no text       the same, through a processor                           training/data/read_inputs.py
+    other modalities      the same, through a processor                           training/data/read_inputs.py
 
-The order is always: the classes that the data name, a tokenizer that knows their words and the task's special tokens,
-the task, its examples.
+The order is always: the classes found in the data, the tokenizer with the task's special tokens, the task, its
+examples.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -26,36 +26,36 @@ from regard.text.tokenizer import Tokenizer
 from regard.training.carry_state import ContinuousText
 from regard.training.data.resolve_sizes import resolve_sizes
 
-AT_ONCE = 8192  # tokens that are evaluated together
-LENGTH_MULTIPLE = 8  # lengths of rows are rounded up to this, so that there are few
-SHORTEST = 4  # tokens of a row
+AT_ONCE = 8192  # tokens of a validation batch
+LENGTH_MULTIPLE = 8  # row lengths are rounded up to a multiple, so that there are few shapes
+SHORTEST = 4  # smallest tokens of a row
 UNCHUNKED = (
     "classification",
     "regression",
     "token_classification",
     "question_answering",
-)  # tasks without a vocabulary to answer in
-FORMAT = 1  # of the examples that are kept
+)  # tasks without an LM head
+FORMAT = 1  # version of stored examples
 
 
 class BatchSource(Protocol):
     def batch(self, step: int) -> Any:
-        """The micro-batch of that number: a pure function of it."""
+        """Micro-batch number `step`: a pure function of the number."""
 
 
 class ValidationSource(Protocol):
-    """What is validated on: always the same batches in the same order."""
+    """Validation data: always the same batches in the same order."""
 
     @property
     def name(self) -> str: ...
 
     def batches(self, tokens: int | None = None) -> Iterator[Any]:
-        """All of it, or about so many tokens."""
+        """All batches, or about `tokens` tokens of them."""
 
 
 @dataclass(frozen=True)
 class TextWindows:
-    """The windows of a text, one after the other."""
+    """Consecutive windows of a text."""
 
     shards: TokenShards
     context: int
@@ -70,7 +70,7 @@ class TextWindows:
 
 @dataclass(frozen=True)
 class PackedDocuments:
-    """Packed rows."""
+    """Packed rows of documents."""
 
     packed: data.PackedBatches
 
@@ -84,7 +84,7 @@ class PackedDocuments:
 
 @dataclass(frozen=True)
 class ValidationExamples:
-    """Examples, the longest first."""
+    """Validation examples, longest first."""
 
     rows: Examples | TensorRows
     task: Task
@@ -101,8 +101,8 @@ class ValidationExamples:
 
 @dataclass(frozen=True)
 class RunData:
-    """Everything that is read: `recipe` has the vocabulary and the classes filled in; `digest` tells these data from
-    any other. What is no text has no tokenizer.
+    """The data of a run: `recipe` has vocabulary and classes filled in, `digest` identifies the data. Only text has a
+    tokenizer.
     """
 
     recipe: config.Recipe
@@ -115,20 +115,20 @@ class RunData:
 
 @dataclass(frozen=True)
 class Reporter:
-    """Callbacks: `notice` for what is worth a line, `progress` for how much is done."""
+    """Callbacks: `notice` for messages, `progress` for progress."""
 
     notice: Notice
     progress: Progress = data.no_progress
 
 
-# Readers of the data of a recipe that are no text: by the kind of its task, else "senses" for all others.
+# Readers for data other than text: by the kind of task, else "senses".
 INPUT_READERS: dict[str, Callable[[config.Recipe, Reporter], RunData]] = {}
-# The same for what is seen and a text that goes with it, which has a tokenizer.
+# The same for image-text pairs, which have a tokenizer.
 IMAGE_TEXT_READERS: dict[str, Callable[[config.Recipe, Tokenizer | None, Reporter], RunData]] = {}
 
 
 def read_run_data(recipe: config.Recipe, tokenizer: Tokenizer | None, voice: Reporter) -> RunData:
-    """The data of a recipe; with this tokenizer, or one learned from them."""
+    """Read the data of a recipe, with the given tokenizer or one trained on the data."""
     c = recipe.train
     tokenizer = None if tokenizer is None else tokenizer.with_specials(recipe.tokenizer.specials)
     if recipe.task.kind in IMAGE_TEXT_READERS:
@@ -150,7 +150,7 @@ def read_run_data(recipe: config.Recipe, tokenizer: Tokenizer | None, voice: Rep
 
 
 def check_evaluations(recipe: config.Recipe) -> config.Recipe:
-    """The recipe, where it has the evaluations that it asks for."""
+    """Check that the recipe has validation data and intervals for what it requests."""
     c = recipe.train
     check = {"train.keep_best": c.keep_best, "train.patience": c.patience is not None}
     for name in (name for name, asked in check.items() if asked):
@@ -161,7 +161,7 @@ def check_evaluations(recipe: config.Recipe) -> config.Recipe:
 
 
 def check_text_settings(recipe: config.Recipe) -> config.Recipe:
-    """The recipe, where its settings go together."""
+    """Check that the text settings of the recipe are compatible."""
     c = check_evaluations(recipe).train
     if c.augment is not None:
         raise config.ConfigError("train.augment: it changes images, and model.embed.kind is 'text'; leave it out")
@@ -172,7 +172,7 @@ def check_text_settings(recipe: config.Recipe) -> config.Recipe:
 
 
 def resolve_text_column(data: config.Data, task: config.Task) -> tuple[config.Data, config.Task]:
-    """A text is looked for in one column, whichever of the two settings names it."""
+    """Resolve the text column, which data and task may each name."""
     column, usual = data.text_column, config.Data().text_column
     if column == getattr(task, "input", None):
         return data, task
@@ -215,7 +215,7 @@ def read_examples(recipe: config.Recipe, tokenizer: Tokenizer | None, voice: Rep
     if c.context < SHORTEST:
         raise config.ConfigError(f"train.context: {c.context} leaves no room for a text and its special tokens; choose "
                                  f"{SHORTEST} or more")  # fmt: skip
-    tally = data.BadRecordPolicy(recipe.data.on_bad_record)  # what is bad is told of once, where examples are made
+    tally = data.BadRecordPolicy(recipe.data.on_bad_record)  # bad records are reported once, when examples are made
     recipe = replace(
         recipe, task=tasks.fill_classes(recipe.task, iterate_records(recipe.data, tally), tally.record_bad)
     )
@@ -242,13 +242,13 @@ def iterate_records(c: config.Data, tally: data.BadRecordPolicy) -> Iterator[dat
 
 
 def whole_documents(task: Task, tokenizer: Tokenizer) -> Callable[[Any], Any]:
-    """Documents as they are: packing lays them in rows."""
+    """The token ids of whole documents: packing arranges them in rows."""
     assert isinstance(task, tasks.NextToken)
     return lambda record: task.around(get_ids(record, task.c.input, tokenizer))
 
 
 def examples_key(recipe: config.Recipe, task: Task, tokenizer: Tokenizer) -> dict[str, Any]:
-    """What examples depend on beside the records."""
+    """The cache key of examples, apart from the records."""
     kept = {
         name: value
         for name, value in config.to_dict(recipe.task).items()
@@ -259,7 +259,7 @@ def examples_key(recipe: config.Recipe, task: Task, tokenizer: Tokenizer) -> dic
 
 
 class CachedRows(Sequence[data.Example]):
-    """Rows of examples, those that were asked for last kept at hand: long documents are slow to fetch."""
+    """Examples with an LRU cache: long documents are slow to fetch."""
 
     def __init__(self, rows: Examples) -> None:
         self.rows, self.row = rows, lru_cache(maxsize=128)(rows.__getitem__)
@@ -272,7 +272,7 @@ class CachedRows(Sequence[data.Example]):
 
 
 def next_sentence_examples(documents: Examples, task: tasks.MaskedLM, seed: int, voice: Reporter) -> Examples:
-    """Pairs of parts for next sentence, kept as examples of their own; which tokens are hidden is drawn anew."""
+    """Segment pairs for next-sentence prediction, stored as examples; masked tokens are drawn anew in every epoch."""
 
     if len(documents) < 2:
         raise config.DataError(f"{documents.name}: one document, and for task.next_sentence half of the second parts "
@@ -316,10 +316,10 @@ def validation_source(rows: Examples | TensorRows | None, task: Task, c: config.
 
 
 def batch_tokens(batch: Any) -> int:
-    """The tokens of a batch that are read, without padding."""
+    """The number of tokens in a batch, without padding."""
     if not isinstance(batch, dict):
         return int(batch.numel() - batch.shape[0])
-    if "tokens" in batch:  # what is no text says how many it is
+    if "tokens" in batch:  # data other than text give their count
         return int(batch["tokens"].sum())
     sides: Sequence[tuple[str, str]] = (("ids", "real"), ("source", "source_real"))
     return sum(int(batch[real].sum()) if real in batch else batch[ids].numel() for ids, real in sides if ids in batch)

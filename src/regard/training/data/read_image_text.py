@@ -36,11 +36,11 @@ from regard.training.data.read import (
 )
 from regard.training.data.resolve_sizes import check_length, resolve_vocab
 
-FORMAT = 1  # of the examples that are kept
+FORMAT = 1  # version of stored examples
 
 
 def read_image_text(recipe: config.Recipe, tokenizer: Tokenizer | None, voice: Reporter) -> RunData:
-    """The pairs of a recipe."""
+    """Read the image-text pairs of a recipe."""
     c = recipe.train
     check_settings(recipe)
     recipe = replace(recipe, task=resolve_task(recipe))
@@ -61,7 +61,7 @@ def read_image_text(recipe: config.Recipe, tokenizer: Tokenizer | None, voice: R
 
 
 class PhraseColumn(TextColumn):
-    """The lists in one column, each as it is read."""
+    """A column of text lists, each text read separately."""
 
     @cached_property
     def digest(self) -> str:
@@ -73,7 +73,7 @@ class PhraseColumn(TextColumn):
 
 
 def train_text_tokenizer(recipe: config.Recipe) -> Tokenizer:
-    """The tokenizer of a recipe, from texts as they will be read."""
+    """The tokenizer of a recipe, trained on the texts as they will be read."""
     if not reads_phrases(recipe.task):
         return data.tokenizer_from_records(recipe.data, recipe.tokenizer, tasks.text_columns(recipe.task))
     tables = data.find_records(recipe.data.sources, recipe.data)
@@ -86,7 +86,7 @@ def train_text_tokenizer(recipe: config.Recipe) -> Tokenizer:
 
 
 def check_settings(recipe: config.Recipe) -> None:
-    """No setting is passed over in silence, and none asks for something else than it says."""
+    """Refuse settings that image-text data would ignore or cannot satisfy."""
     c, kind = recipe.train, recipe.task.kind
     if c.pack:
         raise ConfigError(f"train.pack: task {kind!r} asks of each pair by itself; leave it out")
@@ -103,7 +103,7 @@ def check_settings(recipe: config.Recipe) -> None:
 
 
 def vision_config(recipe: config.Recipe) -> Any:
-    """The setting of the front end that sees."""
+    """The config of the vision front end."""
     task, model = recipe.task, recipe.model
     if isinstance(task, config.TextToImage):
         return task.pixels
@@ -115,11 +115,11 @@ def vision_config(recipe: config.Recipe) -> Any:
 
 
 def resolve_task(recipe: config.Recipe) -> config.Task:
-    """The task with what the training data settle of it: classes, or colours."""
+    """The task with what the training data determine: classes, or palette colours."""
     task, tally = (
         recipe.task,
         data.BadRecordPolicy(recipe.data.on_bad_record),
-    )  # what is bad is told of once, where examples are made
+    )  # bad records are reported once, when examples are made
     if isinstance(task, config.Contrastive):
         return fill_contrastive_classes(task, iterate_records(recipe.data, tally), tally.record_bad)
     if isinstance(task, config.TextToImage) and task.pixels.values == "colors" and not task.pixels.colors:
@@ -140,7 +140,7 @@ def training_images(recipe: config.Recipe, tally: data.BadRecordPolicy) -> Itera
 
 
 def resolve_text_vocab(recipe: config.Recipe, tokenizer: Tokenizer) -> config.Model:
-    """The model with as many words as there are, where the recipe does not say how many."""
+    """The model with the tokenizer's vocabulary size, where the recipe leaves it open."""
     model, grows, context = recipe.model, recipe.train.init_from is not None, recipe.train.context
     if isinstance(model, config.DualEncoder):
         towers = [
@@ -165,7 +165,7 @@ def resolve_text_vocab(recipe: config.Recipe, tokenizer: Tokenizer) -> config.Mo
 
 
 def check_encoder_positions(encoder: config.Encoder) -> None:
-    """An encoder has a place for every token of what it sees."""
+    """Check that the encoder has a position for every token of an image."""
     length, count = getattr(encoder.trunk.position, "length", None), getattr(encoder.embed, "count", 0)
     if isinstance(length, int) and length < count:
         raise ConfigError(f"model.encoder.trunk.position.length: {length:,}, and the front end makes {count:,} tokens; "
@@ -173,7 +173,7 @@ def check_encoder_positions(encoder: config.Encoder) -> None:
 
 
 def image_text_key(recipe: config.Recipe, reader: Processor, task: Task, tokenizer: Tokenizer) -> dict[str, Any]:
-    """What examples depend on beside the records."""
+    """The cache key of examples, apart from the records."""
     seen = getattr(reader, "about", None) or config.to_dict(vision_config(recipe))
     kept = {
         name: value for name, value in config.to_dict(recipe.task).items() if name not in ("label_smoothing", "prompt")

@@ -2,9 +2,9 @@
 
     one record, one example    the processor of model.embed.kind (inputs/processors.py)
 
-Images read as pixels learn their palette from the training data where a recipe names no colours. Data that are no
-independent records (the windows of one long series, the nodes of one graph) have a reader of their own, registered
-in INPUT_READERS under the kind of its task.
+Images as pixel sequences learn a palette from the training data if the recipe names no colours. Data without
+independent records (windows of one long series, nodes of one graph) have their own reader, registered in
+INPUT_READERS under the kind of the task.
 """
 
 from dataclasses import replace
@@ -26,15 +26,15 @@ from regard.training.data.read import (
 )
 from regard.training.data.resolve_sizes import check_position_table, resolve_head
 
-MOST = 4096  # images that colours are learned from
+MOST = 4096  # images from which colours are learned
 
 
 def read_pixels(recipe: config.Recipe, voice: Reporter) -> RunData:
-    """The data of a recipe through its palette, which the recipe then says."""
+    """Read images as palette indices; the returned recipe contains the palette."""
     reading, model = read_inputs(recipe, voice), recipe.model
     assert isinstance(model, config.Transformer) and isinstance(
         model.embed, config.PixelEmbedding
-    )  # the task has checked it
+    )  # checked by the task
     front = model.embed
     if front.values == "levels" or front.colors:
         return reading
@@ -49,7 +49,7 @@ def read_pixels(recipe: config.Recipe, voice: Reporter) -> RunData:
 
 INPUT_READERS["next_pixel"] = read_pixels
 
-FORMAT = 1  # of the examples that are kept
+FORMAT = 1  # version of stored examples
 USUAL = config.Train()
 TEXTUAL = {
     "pack": "packs texts",
@@ -60,11 +60,11 @@ TEXTUAL = {
 
 
 def read_inputs(recipe: config.Recipe, voice: Reporter) -> RunData:
-    """The data of a recipe through the sense of its front end."""
+    """Read the data of a recipe through the processor of its front end."""
     check_no_text_settings(recipe)
     c, front = recipe.train, recipe.model.embed
     reader = build_processor(front, getattr(c, "augment", None))
-    tally = data.BadRecordPolicy(recipe.data.on_bad_record)  # what is bad is told of once, where examples are made
+    tally = data.BadRecordPolicy(recipe.data.on_bad_record)  # bad records are reported once, when examples are made
     recipe = replace(recipe, task=with_input_column(recipe.task, reader))
     recipe = replace(
         recipe, task=tasks.fill_classes(recipe.task, iterate_records(recipe.data, tally), tally.record_bad)
@@ -86,7 +86,7 @@ def read_inputs(recipe: config.Recipe, voice: Reporter) -> RunData:
 
 
 def check_no_text_settings(recipe: config.Recipe) -> None:
-    """No setting for texts is passed over in silence."""
+    """Refuse text settings, which this data would ignore."""
     kind = recipe.model.embed.kind
     for name, why in TEXTUAL.items():
         if getattr(recipe.train, name) != getattr(USUAL, name):
@@ -98,15 +98,15 @@ def check_no_text_settings(recipe: config.Recipe) -> None:
 
 
 def resolve_input_head(recipe: config.Recipe) -> config.Recipe:
-    """The recipe with a head as wide as there are answers, and places for all tokens."""
+    """The recipe with an output for every class, and a position for every token."""
     model = recipe.model
-    assert isinstance(model, config.Transformer)  # of towers one reads text, so they are no matter for a sense alone
+    assert isinstance(model, config.Transformer)  # a dual encoder also reads text and does not come here
     check_position_table(model)
     return replace(recipe, model=replace(model, head=resolve_head(model.head, recipe.task)))
 
 
 def resolve_row_length(recipe: config.Recipe, longest: int) -> config.Recipe:
-    """The recipe with how many tokens a row has at most: as its front end says, or as the data have it."""
+    """The recipe with the maximum row length, from its front end or from the data."""
     most, said = getattr(recipe.model.embed, "count", None) or longest, recipe.train.context
     if said not in (USUAL.context, most):
         raise ConfigError(f"train.context: {said}, and a row is at most {most} tokens here; leave it out")
@@ -114,7 +114,7 @@ def resolve_row_length(recipe: config.Recipe, longest: int) -> config.Recipe:
 
 
 def inputs_key(recipe: config.Recipe, reader: Processor, task: Task) -> dict[str, Any]:
-    """What examples depend on beside the records; a sense may say that less of its front end matters."""
+    """The cache key of examples, apart from the records; a processor may depend on part of its front end only."""
     front = getattr(reader, "about", None) or config.to_dict(recipe.model.embed)
     return {"format": FORMAT, "task": config.to_dict(task.c), "front": front}
 

@@ -31,12 +31,12 @@ USUAL = config.Train()
 
 @dataclass(frozen=True, eq=False)
 class WholeGraphBatches:
-    """The whole graph, again and again, with the labels of one part."""
+    """The whole graph in every batch, with the labels of one part."""
 
     name: str
     graph: TaskBatch
     labels: Tensor
-    seed: int | None = None  # none: nothing is drawn
+    seed: int | None = None  # nothing is random
 
     @property
     def rows(self) -> list[str]:
@@ -56,13 +56,13 @@ class WholeGraphBatches:
         return float(step)
 
     def batches(self, tokens: int | None = None) -> Iterator[Any]:
-        """Once; a part of a graph is no graph."""
+        """One batch: part of a graph would be another graph."""
         yield self.batch(0)
 
 
 @dataclass(frozen=True, eq=False)
 class GraphBatch:
-    """One graph as a batch, and what it says of its nodes."""
+    """A graph as one batch, with its node labels."""
 
     record: Record
     batch: TaskBatch
@@ -75,7 +75,7 @@ class GraphBatch:
 
 
 def read_nodes(recipe: config.Recipe, voice: Reporter) -> RunData:
-    """The data of a recipe that asks the nodes of one graph; another may be named to validate on."""
+    """Read the graph of a node-classification recipe; another graph may be the validation data."""
     check_no_text_settings(recipe)
     check_no_row_settings(recipe.train)
     record, digest = open_graph(recipe.data, recipe.data.sources)
@@ -98,13 +98,13 @@ def read_nodes(recipe: config.Recipe, voice: Reporter) -> RunData:
 
 def lay_out_graph(record: Record, sense: GraphProcessor, share: float) -> GraphBatch:
     batch = sense.collate([sense.example(record, "graph")], None)
-    batch["tokens"] = batch.pop("real").sum(-1)  # all of them are
+    batch["tokens"] = batch.pop("real").sum(-1)  # the labels of all nodes count
     labels = node_labels(record, int(batch["tokens"]))
     return GraphBatch(record, batch, labels, node_splits(record, labels, share))
 
 
 def check_no_row_settings(c: config.Train) -> None:
-    """No setting for rows is passed over in silence."""
+    """Refuse settings for rows, which a single graph would ignore."""
     for name in ("batch_size", "batch_tokens", "gradient_accumulation"):
         if getattr(c, name) != getattr(USUAL, name):
             raise ConfigError(
@@ -113,7 +113,7 @@ def check_no_row_settings(c: config.Train) -> None:
 
 
 def open_graph(c: config.Data, sources: Sequence[str]) -> tuple[Record, str]:
-    """The only record there is, and what tells it from others."""
+    """The only record of the data, and its digest."""
     found = data.find_records(sources, c)
     check_settings_used(c, found)
     tally = data.BadRecordPolicy(c.on_bad_record)
@@ -125,7 +125,7 @@ def open_graph(c: config.Data, sources: Sequence[str]) -> tuple[Record, str]:
 
 
 def resolve_graph_sizes(recipe: config.Recipe, graph: Graph) -> config.Recipe:
-    """The recipe with what the graph settles: how many features or tags, how many nodes, how many classes."""
+    """The recipe with sizes from the graph: features or tags, nodes, classes."""
     model, front, task = recipe.model, recipe.model.embed, recipe.task
     if not isinstance(model, config.Transformer) or not isinstance(front, config.GraphEmbedding):
         raise ConfigError(

@@ -1,7 +1,7 @@
 """One time series of a recipe as batches: windows over the rows to train on, and over those held out.
 
 rows     0 ─────────── train ─────────── 8,640 ── validation ── 11,520 ── test ── 14,400
-windows  read and predict among these        predict among these    predict among these; all may read what was there
+windows  inputs and targets from these       targets from these     targets from these; inputs may reach back
 """
 
 from dataclasses import replace
@@ -21,7 +21,7 @@ USUAL = config.Data().validation
 
 
 def read_forecast(recipe: config.Recipe, voice: Reporter) -> RunData:
-    """The data of a recipe that tells how a series goes on."""
+    """Read the series of a forecasting recipe."""
     check_no_text_settings(recipe)
     task, c, model = recipe.task, recipe.train, recipe.model
     assert isinstance(task, config.Forecasting) and isinstance(model, config.Transformer)
@@ -54,7 +54,7 @@ def read_forecast(recipe: config.Recipe, voice: Reporter) -> RunData:
 
 
 def open_series(names: tuple[str, ...], settings: config.Data, task: config.Forecasting) -> tuple[TimeSeries, str]:
-    """The only table there is, and what tells it from others."""
+    """The only table of the data, and its digest."""
     found = data.find_records(names, settings)
     check_settings_used(settings, found)
     if settings.on_bad_record == "skip":
@@ -75,7 +75,7 @@ def check_columns_equal(series: TimeSeries, known: TimeSeries) -> None:
 
 
 def split_ranges(series: TimeSeries, settings: config.Data, task: config.Forecasting) -> list[tuple[int, int]]:
-    """The first and the last row of each part: to train on, to validate on, to test on."""
+    """The first and last row of each part: training, validation, test."""
     sizes, rows, share = list(task.split), len(series), settings.validation
     if task.split and isinstance(share, float) and share != USUAL:
         raise ConfigError(f"data.validation: {share:g}, and task.split says how many rows are kept back; leave one of "
@@ -90,21 +90,21 @@ def split_ranges(series: TimeSeries, settings: config.Data, task: config.Forecas
 
 
 def validation_range(borders: list[tuple[int, int]], task: config.Forecasting) -> tuple[int, int]:
-    """The rows that are asked to validate: those after the training rows, or the last ones."""
+    """The validation rows: those after the training rows, or the last ones."""
     if task.eval_split == "test" and len(borders) < 3:
         raise ConfigError("task.eval_split: no rows are to test on; name three numbers in task.split")
     return borders[2 if task.eval_split == "test" else 1]
 
 
 def standardize_series(front: config.SeriesEmbedding, series: TimeSeries, rows: Tensor) -> config.SeriesEmbedding:
-    """The front end with what the training rows settle: columns, their means and deviations."""
+    """The front end with columns, means and standard deviations of the training rows."""
     if front.channels not in (0, len(series.names)):
         raise ConfigError(f"model.embed.channels: {front.channels}, and {series.name} has {len(series.names)} columns "
                           f"({', '.join(series.names)}); leave it out")  # fmt: skip
     if front.channel_names and front.channel_names != series.names:
         raise DataError(f"{series.name}: columns {', '.join(series.names)}, and the model was made for "
                         f"{', '.join(front.channel_names)}; name the same ones by task.columns")  # fmt: skip
-    if front.mean:  # settled before, as in a run that goes on
+    if front.mean:  # already set, as in a resumed run
         return front
     exact = rows.double()
     center, scale = exact.mean(0), exact.std(0, correction=0)

@@ -1,4 +1,4 @@
-"""Sizes of a model that the data decide: its vocabulary, and the outputs of its head."""
+"""Model sizes that the data determine: the vocabulary, and the outputs of the head."""
 
 import math
 from dataclasses import replace
@@ -9,12 +9,12 @@ from regard.zoo.recipe import UNKNOWN_VOCAB
 
 
 def resolve_sizes(recipe: config.Recipe, tokenizer: Tokenizer) -> config.Recipe:
-    """The recipe with what was left open filled in, and refused where model and data do not go together."""
+    """The recipe with open sizes filled in; raises if model and data do not match."""
     model = recipe.model
     assert isinstance(model, config.Transformer) and isinstance(
         model.embed, config.TextEmbedding
-    )  # others have their readers
-    grows = recipe.train.init_from is not None  # a tokenizer with more special tokens than the weights know
+    )  # other modalities have their own readers
+    grows = recipe.train.init_from is not None  # special tokens may extend a pretrained vocabulary
     model = replace(
         model, embed=resolve_vocab(model.embed, tokenizer, "embed", grows), head=resolve_head(model.head, recipe.task)
     )
@@ -31,7 +31,7 @@ def resolve_sizes(recipe: config.Recipe, tokenizer: Tokenizer) -> config.Recipe:
 def resolve_vocab(
     embed: config.TextEmbedding, tokenizer: Tokenizer, where: str, grows: bool, colours: int = 0
 ) -> config.TextEmbedding:
-    """The vocabulary of the tokenizer, and of an image's colours where a model draws."""
+    """Set the vocabulary from the tokenizer, and that of image colours for text-to-image."""
     count = len(tokenizer) + colours
     if embed.vocab == UNKNOWN_VOCAB or (grows and embed.vocab < count):
         return replace(embed, vocab=count)
@@ -43,7 +43,7 @@ def resolve_vocab(
 
 
 def resolve_head(head: config.Head, task: config.Task) -> config.Head:
-    """A head that is as wide as there are answers, where the recipe does not say how wide."""
+    """Set the outputs of the head to the number of classes, where the recipe leaves it open."""
     if (
         isinstance(head, config.PoolingHead)
         and head.out is None
@@ -72,7 +72,7 @@ def named_trunks(model: config.Transformer) -> list[tuple[str, config.Trunk | co
 
 
 def check_position_table(model: config.Transformer) -> None:
-    """A table of learned places has one for every token that the front end makes."""
+    """Check that a learned position table has an entry for every token of the front end."""
     count, position = getattr(model.embed, "count", None), model.trunk.position
     length = getattr(position, "length", None) if position.kind in ("learned", "onehot") else None
     grid = getattr(model.embed, "raster", None)

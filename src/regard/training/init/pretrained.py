@@ -4,8 +4,8 @@
                     │         │                        │
     this run      embed │ trunk ▓▓▓▓▓▓▓▓ │ head.dense ◄┘, head.out (new)
 
-Weights alone: the optimizer, the schedule and the data are the new run's. All but the head must fit; of a head, what
-the new task shares is kept. An embedding table may have grown by the special tokens that a task needs.
+Only weights are taken: the optimizer, schedule and data are the new run's. All but the head must match in shape; the
+parts of a head that the new task shares are kept. An embedding table may have extra rows for special tokens.
 """
 
 from collections.abc import Iterator
@@ -27,12 +27,12 @@ WORDS = ("embed.tokens.weight", "encoder_embed.tokens.weight", "head.lm.weight",
 ANSWERS = (
     "head.pooling.out.",
     "head.token.out.",
-)  # what they say is a class, and means what it meant for one task alone
-FREE = ("head", "precision", "init", "dropout", "kernel", "vocab")  # settings that may differ from those of the weights
+)  # outputs are classes, whose meaning depends on the task
+FREE = ("head", "precision", "init", "dropout", "kernel", "vocab")  # settings that may differ from those of the source
 
 
 def read_source(path: str | Path) -> read_folder.ModelFolder:
-    """What a run, a checkpoint or a Hugging Face folder says of itself."""
+    """The config and weights of a run, a checkpoint or a Hugging Face folder."""
     try:
         return read_folder.read_model_folder(path)
     except config.DataError as problem:
@@ -45,7 +45,7 @@ def read_source(path: str | Path) -> read_folder.ModelFolder:
 def inherit_model(
     recipe: config.Recipe, folder: read_folder.ModelFolder, tokenizer: Tokenizer | None = None
 ) -> tuple[config.Recipe, Tokenizer | None]:
-    """The recipe with the shape of the weights it begins with, where it says none; and the words that they know."""
+    """The recipe with the source's model shape where it gives none, and the source's tokenizer."""
     if isinstance(recipe.model, config.DualEncoder) or isinstance(folder.config, config.DualEncoder):
         raise config.ConfigError("train.init_from: it is for one model, and towers are several; leave it out")
     if leaves_model_open(recipe.model, recipe.task):
@@ -57,7 +57,7 @@ def inherit_model(
 
 
 def leaves_model_open(model: config.Transformer, task: config.Task) -> bool:
-    """Whether a recipe leaves everything open but the head, the precision and dropout."""
+    """Whether a recipe sets nothing of the model but the head, the precision and dropout."""
     plain = model_from_table({}, task.kind)
     if not isinstance(model.trunk, config.Trunk) or not isinstance(plain.trunk, config.Trunk):
         return False
@@ -66,17 +66,17 @@ def leaves_model_open(model: config.Transformer, task: config.Task) -> bool:
 
 
 def model_config_from(wanted: config.Transformer, folder: read_folder.ModelFolder) -> config.Transformer:
-    """The folder's model with the head that is asked for; with its dropout, unless another is.
+    """The source's model config with the requested head, and the requested dropout if any.
 
-    A head over words of which nothing is said is the folder's own, if it has one.
+    An LM head without further settings is the source's own, if it has one.
     """
     theirs, head = folder.config, wanted.head
-    assert isinstance(theirs, config.Transformer)  # towers were refused
+    assert isinstance(theirs, config.Transformer)  # dual encoders were refused before
     own: config.Head = theirs.head.lm if isinstance(theirs.head, config.PretrainingHead) else theirs.head
     if head == config.LMHead() and isinstance(own, config.LMHead):
         head = own
     if head == config.PoolingHead(pooling="mean") and isinstance(own, config.PoolingHead) and not theirs.embed.vocab:
-        head = replace(own, out=None)  # of an image, as much is unsaid
+        head = replace(own, out=None)  # an image head without settings
     trunk, encoder, dropout = theirs.trunk, theirs.encoder, wanted.trunk.dropout
     if dropout != config.Dropout():
         read = trunk if encoder is None else encoder.trunk
@@ -93,7 +93,7 @@ def model_config_from(wanted: config.Transformer, folder: read_folder.ModelFolde
 
 
 def tokenizer_of_folder(text: config.Tokenizer, folder: read_folder.ModelFolder) -> tuple[config.Tokenizer, Tokenizer]:
-    """The tokenizer that the weights were trained with: any other would call the words by the wrong numbers."""
+    """The tokenizer of the pretrained weights: with any other, token ids would select wrong embeddings."""
     said = Tokenizer.load(text.path) if isinstance(text, config.TokenizerFile) else None
     if folder.tokenizer_path is None:
         if said is None:
@@ -112,8 +112,9 @@ def tokenizer_of_folder(text: config.Tokenizer, folder: read_folder.ModelFolder)
 
 @dataclass(frozen=True)
 class TransferReport:
-    """How many numbers came from elsewhere, began anew, and were left there, by the name of their tensor; and the
-    settings that the model has otherwise than the weights were trained with."""
+    """Numbers of weights transferred, newly initialised and left behind, by tensor name; and the settings in which the
+    model differs from its source.
+    """
 
     path: Path
     kept: dict[str, int]
@@ -124,7 +125,7 @@ class TransferReport:
 
 @torch.no_grad()
 def transfer_weights(model: Model, folder: read_folder.ModelFolder) -> TransferReport:
-    """Give a model the weights of a folder; what of its head was not there stays as it began."""
+    """Copy the weights of a folder into a model; head weights that it lacks keep their initialisation."""
     other, used, same = load_twin(folder), set[int](), same_labels(model.task, folder.task)
     theirs = {head_tensor_name(name, other): tensor for name, tensor in other.state_dict(keep_vars=True).items()}
     check_shapes(model, theirs, folder.path)
@@ -142,22 +143,22 @@ def transfer_weights(model: Model, folder: read_folder.ModelFolder) -> TransferR
 
 
 def same_labels(mine: config.Task | None, source: config.Task | None) -> bool:
-    """Whether an answer means the same to both: the same class, or the end of the same thing."""
+    """Whether two tasks have the same labels: the same classes, or the same kind of output."""
     both = mine is not None and source is not None and mine.kind == source.kind
     return both and getattr(mine, "classes", ()) == getattr(source, "classes", ())
 
 
 def load_twin(folder: read_folder.ModelFolder) -> Model:
-    """The folder's own model with its weights; whatever its making drew, the run's random numbers stay."""
+    """The folder's own model with its weights; the run's RNG states do not change."""
     with torch.random.fork_rng(devices=[]):
         made = build_model(folder.config)
-    assert isinstance(made, Model)  # towers were refused
+    assert isinstance(made, Model)  # dual encoders were refused before
     read_folder.load_weights(made, folder)
     return made
 
 
 def head_tensor_name(name: str, model: Model) -> str:
-    """A tensor's name with the kind of its head: the `dense` of one kind is not that of another."""
+    """A tensor's name with its kind of head: `dense` of one kind is not that of another."""
     kind = model.c.head.kind
     return name.replace("head.", f"head.{kind}.", 1) if name.startswith("head.") and kind != "pretraining" else name
 
@@ -168,7 +169,7 @@ def can_transfer(place: str, weight: Tensor, old: Tensor) -> bool:
 
 
 def check_shapes(model: Model, source: dict[str, Tensor], path: Path) -> None:
-    """All but the heads must be in both, and of one shape."""
+    """Check that all tensors outside the heads exist on both sides with equal shapes."""
     mine = {name: weight for name, weight in name_table.untied_tensors(model).items() if not name.startswith("head.")}
     wrong = [f"{name} is {describe_shape(source.get(name))} there and {describe_shape(weight)} "
              "here" for name, weight in mine.items()
@@ -186,7 +187,7 @@ def describe_shape(tensor: Tensor | None) -> str:
 
 
 def setting_differences(mine: config.Transformer, source: config.Transformer) -> Iterator[str]:
-    """Settings that change what weights mean and not their shape: no other check would notice."""
+    """Settings that change the meaning of weights but not their shapes, which no other check would notice."""
     here, there = (dict(config_leaves(config.to_dict(each))) for each in (mine, source))
     for path, value in here.items():
         if path in there and there[path] != value and not set(path.split(".")) & set(FREE):
@@ -203,7 +204,7 @@ def describe_transfer(taken: TransferReport) -> str:
 
 
 def sum_by_layer(counts: dict[str, int]) -> str:
-    """Names of layers with their sizes: a weight and its bias are one."""
+    """Layer names with their sizes; a weight and its bias count as one."""
     layers: dict[str, int] = {}
     for name, count in counts.items():
         layer = name.rpartition(".")[0]

@@ -22,10 +22,10 @@ from regard.training.state_dict import load_state_tensors
 
 
 def freeze_parameters(model: nn.Module, names: Iterable[str]) -> list[str]:
-    """Stop the named parts from learning; the names of their weights.
+    """Freeze the named parameters; returns the names of the frozen weights.
 
     A name is the path of a module or a weight: `embed`, `trunk.blocks.0`, `trunk.blocks.0.attn.out.weight`; in each
-    step of a path `*`, `?` and `[01]` stand for what they do in a shell: `trunk.blocks.*.attn_norm`. Weights that are
+    component of a path `*`, `?` and `[01]` match as in a shell: `trunk.blocks.*.attn_norm`. Weights that are
     shared are frozen wherever they are used: with a tied head, `embed` freezes the head, and `head` the embedding.
     """
     weights = dict(model.named_parameters(remove_duplicate=False))
@@ -40,7 +40,7 @@ def freeze_parameters(model: nn.Module, names: Iterable[str]) -> list[str]:
 
 
 def matching_parameters(model: nn.Module, name: str) -> list[str]:
-    """The paths of the weights that are, or lie inside, what a name says."""
+    """The paths of the weights that a name matches or contains."""
     paths = [path for path, _ in model.named_parameters(remove_duplicate=False)]
     found = [path for path in paths if path_within(path.split("."), name.split("."))]
     if not found:
@@ -57,7 +57,7 @@ def path_within(steps: list[str], pattern: list[str]) -> bool:
 
 
 def parameter_paths(paths: Iterable[str]) -> Iterator[str]:
-    """Every weight and every part that holds one."""
+    """Every weight, and every module that contains one."""
     for path in paths:
         while path:
             yield path
@@ -65,9 +65,9 @@ def parameter_paths(paths: Iterable[str]) -> Iterator[str]:
 
 
 def resolve_lora(reading: RunData, model: nn.Module, taken: TransferReport) -> RunData:
-    """The recipe with what learns whole filled in: a resumed run cannot tell any more what was new.
+    """The recipe with `modules_to_save` filled in: a resumed run can no longer tell which modules were new.
 
-    Of a run that it begins from, the checkpoint: the run may go on, and adapters are for what it was.
+    `init_from` becomes the checkpoint that was read: that run may continue, but adapters fit only these weights.
     """
     recipe, c, base = reading.recipe, reading.recipe.train.lora, reading.recipe.train.init_from
     if c is None or base is None:
@@ -79,7 +79,7 @@ def resolve_lora(reading: RunData, model: nn.Module, taken: TransferReport) -> R
 
 
 def new_modules(model: nn.Module, taken: TransferReport) -> list[str]:
-    """What has no weights to begin with: a head that is not as it was, and tables that have grown."""
+    """Modules without pretrained weights: a changed head, and embedding tables that have grown."""
     grown = [name for name in taken.new if not name.startswith("head.")]
     if len(grown) == len(taken.new):
         return grown
@@ -90,19 +90,19 @@ def new_modules(model: nn.Module, taken: TransferReport) -> list[str]:
 
 
 def start_lora(model: nn.Module, c: config.LoRA, ranks: ProcessRanks = SINGLE_PROCESS) -> None:
-    """Put adapters on a model, which alone learn, with what learns whole."""
+    """Add LoRA adapters to a model; only these and `modules_to_save` are trained."""
     if ranks.is_sharded:
         raise config.ConfigError("train.parallel: 'fsdp' gives each process a part of every weight, and adapters "
                                  "change whole ones; choose ddp")  # fmt: skip
     try:
         core.add_adapters(model, c)
-        peft_save.collect_adapter(model)  # what cannot be saved is told now, not after an hour
+        peft_save.collect_adapter(model)  # fail now rather than at the first checkpoint
     except config.ConfigError as problem:
         raise config.ConfigError(f"train.{problem}") from None
 
 
 def lora_state(model: nn.Module) -> dict[str, Tensor]:
-    """Adapters, and the weights beneath them: a model that is saved has them merged."""
+    """Adapter weights and the base weights beneath them: a saved model has them merged."""
     beneath = {f"{path}.weight": part.weight.detach() for path, part in core.adapted_modules(model).items()}
     return {**beneath, **{name: weight.detach() for name, weight in core.adapter_parameters(model).items()}}
 

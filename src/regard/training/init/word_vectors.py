@@ -1,9 +1,9 @@
 """Word vectors from a file (GloVe, word2vec, fastText) as the initial embeddings of a model.
 
-    glove.txt  x.vec    the 0.418 0.24968 -0.41242 ...      a word and its numbers a line; fastText and word2vec begin
-                                                            with a line that counts the words and the numbers of each
-    x.bin               word2vec's own: that first line, then a word, a space, and its numbers as float32
-    x.safetensors       a table (V, D), its rows in the order of the tokenizer
+    glove.txt  x.vec    the 0.418 0.24968 -0.41242 ...      each line a word and its numbers; fastText and word2vec
+                                                            first have a line with the number of words and the width
+    x.bin               word2vec binary: that first line, then each word, a space, and its numbers as float32
+    x.safetensors       a table (V, D), its rows in the order of token ids
 
 All but the last may be compressed (.gz, .xz, .zst). Files are larger than memory, so only words of the tokenizer are
 kept.
@@ -23,14 +23,14 @@ from regard.files.compression import file_format, open_decompressed, readable_er
 from regard.hub import weights
 from regard.text.tokenizer import Tokenizer
 
-MARKS = ("Ġ", "▁", "##")  # of GPT-2, of SentencePiece, of BERT: a word begins here, or goes on
-MAX_LINE = 1 << 20  # bytes of a line: no word and its numbers are longer
-FASTTEXT = (793712314).to_bytes(4, "little")  # how fastText's own .bin begins
+MARKS = ("Ġ", "▁", "##")  # word boundary or continuation marks of GPT-2, SentencePiece and BERT
+MAX_LINE = 1 << 20  # longest line in bytes, a limit against malformed files
+FASTTEXT = (793712314).to_bytes(4, "little")  # magic number of fastText's own .bin
 
 
 @dataclass(frozen=True)
 class VectorMatch:
-    """How many of the tokenizer's tokens have a vector in the file, of how many; and some that have none."""
+    """How many of the tokenizer's tokens have a vector in the file, and examples of those that have none."""
 
     path: Path
     count: int
@@ -40,9 +40,9 @@ class VectorMatch:
 
 @torch.no_grad()
 def load_word_vectors(model: Transformer, tokenizer: Tokenizer, path: str | Path) -> VectorMatch:  #: S075
-    """Give the tokens that a file knows their vectors there; the others stay as they began.
+    """Initialise token embeddings with the vectors of a file; tokens without a vector keep their initial values.
 
-    A token is looked for as it is, then as a word without the mark of its border, then in small letters.
+    A token is looked up as it is, then without its word boundary mark, then in lower case.
     """
     path, table = Path(path), embedding_table(model).weight
     if file_format(path.name) == ".safetensors":
@@ -59,12 +59,12 @@ def load_word_vectors(model: Transformer, tokenizer: Tokenizer, path: str | Path
     if len(missing) == len(known):
         raise config.DataError(f"{path}: knows none of the {len(known):,} tokens, such as {', '.join(missing[:3])}; "
                                "let tokenizer.kind be word, or name vectors of such tokens")  # fmt: skip
-    longest = sorted(missing, key=len, reverse=True)[:5]  # words say more than letters and marks
+    longest = sorted(missing, key=len, reverse=True)[:5]  # words are more informative than letters and marks
     return VectorMatch(path, len(known) - len(missing), len(known), tuple(longest))
 
 
 def embedding_table(model: Transformer) -> nn.Embedding:
-    """The table of the words that are read."""
+    """The input embedding table of the model."""
     table = getattr(model.encoder_embed or model.embed, "tokens", None)
     if not isinstance(table, nn.Embedding):
         raise config.ConfigError(f"train.word_vectors: the front end is {model.c.embed.kind!r}, which reads no words; "
@@ -73,7 +73,7 @@ def embedding_table(model: Transformer) -> nn.Embedding:
 
 
 def token_spellings(tokenizer: Tokenizer, id: int) -> list[str]:
-    """The words that a token may be called, the most exact first."""
+    """The words to look up for a token, most exact first."""
     token = tokenizer.token(id)
     word = token if tokenizer.spelling is None else tokenizer.spelling[id].decode(errors="replace")
     for mark in MARKS:
@@ -83,7 +83,7 @@ def token_spellings(tokenizer: Tokenizer, id: int) -> list[str]:
 
 
 def load_table(table: Tensor, tokenizer: Tokenizer, path: Path) -> VectorMatch:
-    """A whole table: row by row, as the tokenizer counts."""
+    """Load a whole table whose rows are in the order of token ids."""
     held = weights.load_tensors_lazy(path)
     name = "weight" if "weight" in held else next(iter(held), "")
     if name not in held or (len(held) > 1 and name != "weight"):
@@ -107,7 +107,7 @@ def describe_match(found: VectorMatch) -> str:
 
 
 def read_vectors(path: str | Path, wanted: set[str], dim: int) -> dict[str, Tensor]:
-    """The vectors of the wanted words that a file has; of a word that it has twice the first one."""
+    """The vectors of the wanted words in a file; the first one counts if a word occurs twice."""
     path, names, found = Path(path), {word.encode(): word for word in wanted}, dict[str, Tensor]()
     reader = READERS.get(file_format(path.name))
     if reader is None:
@@ -127,7 +127,7 @@ Vectors = Iterator[tuple[bytes, Tensor]]
 
 
 def parse_text_vectors(file: IO[bytes], path: Path, dim: int, wanted: Wanted) -> Vectors:
-    """A word and its numbers a line. Some words of GloVe hold spaces, so numbers are counted from the end."""
+    """Text format: a word and its numbers on each line. GloVe has words with spaces, so numbers count from the end."""
     for place, line in enumerate(iter(lambda: file.readline(MAX_LINE), b""), 1):
         line = line.rstrip(b" \r\n")
         spaces = line.count(b" ")
@@ -146,7 +146,7 @@ def parse_text_vectors(file: IO[bytes], path: Path, dim: int, wanted: Wanted) ->
 
 
 def parse_header(line: bytes) -> int | None:
-    """How many numbers a vector has, if this line counts the words and the numbers of each."""
+    """The width of the vectors, if this line is a header with the number of words and the width."""
     words = line.split()
     return int(words[1]) if len(words) == 2 and all(word.isdigit() for word in words) else None
 
@@ -161,7 +161,7 @@ def parse_numbers(text: bytes, where: str) -> Tensor:
 
 
 def parse_binary_vectors(file: IO[bytes], path: Path, dim: int, wanted: Wanted) -> Vectors:
-    """word2vec's binary: a word, a space, and its numbers as float32, lowest byte first; line ends do not count."""
+    """word2vec's binary format: a word, a space, its numbers as little-endian float32; newlines are ignored."""
     first = file.readline(MAX_LINE)
     if first.startswith(FASTTEXT):
         raise config.DataError(f"{path}: a whole model of fastText; name the .vec file with its vectors")

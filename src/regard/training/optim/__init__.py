@@ -1,1 +1,1 @@
-"""Optimizers, schedules, the EMA of weights, and the guard of a step."""
+"""Optimizers, learning-rate schedules, the EMA of weights, and the step guard."""

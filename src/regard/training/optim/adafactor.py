@@ -3,9 +3,9 @@
     V ~ rows x columns / mean(rows)      one number for each row and each column, not for each weight
     W - min(lr, 1/sqrt(t)) · rms(W) · U / max(1, rms(U)/clip),   U = G / sqrt(V)
 
-PyTorch's asks the host for numbers several times for each weight, so that no step with it can be captured, and with
-the paper's floor of 1e-30, which it squares, a row without gradients (a token that was not in the batch) becomes NaN.
-This is the same arithmetic where the weights are; `eps[0]` is the floor of the squared gradient, PyTorch's squared.
+PyTorch's version reads numbers back to the host several times for each weight, so a step with it cannot be captured,
+and with the paper's floor of 1e-30, which it squares, a row without gradients (a token absent from the batch) becomes
+NaN. This version computes the same on the device; `eps[0]` is the floor of the squared gradient, PyTorch's squared.
 """
 
 import math
@@ -17,14 +17,14 @@ from torch import Tensor
 
 
 class Adafactor(torch.optim.Optimizer):
-    """`groups` bring lr and weight_decay, which is decoupled; `decay` is the power of forgetting, 1 - t^decay."""
+    """Adafactor optimizer: groups have `lr` and decoupled `weight_decay`; `decay` is the exponent in 1 - t^decay."""
 
     def __init__(self, groups: list[dict[str, Any]], decay: float, eps: tuple[float, float], clip: float) -> None:
         super().__init__(groups, dict(decay=decay, eps=eps, clip=clip))
         self.found_inf: Tensor | None = None
 
     def fresh(self, weight: Tensor) -> dict[str, Tensor]:
-        """What is remembered of a weight, before its first step; of many matrices in one, each has its own."""
+        """Initial state of a weight; stacked matrices have a state for each."""
         step = {"step": torch.zeros((), device=weight.device)}
         if weight.dim() < 2:
             return {**step, "variance": torch.zeros_like(weight)}
@@ -40,7 +40,7 @@ class Adafactor(torch.optim.Optimizer):
 
     def update(self, weight: Tensor, grad: Tensor, state: dict[str, Tensor], group: dict[str, Any]) -> None:
         turn, taken, (floor, least) = state["step"] + 1, torch.ones_like(state["step"]), group["eps"]
-        if self.found_inf is not None:  # a step that must not be taken: nothing is learned and nothing forgotten
+        if self.found_inf is not None:  # a skipped step changes neither weights nor state
             taken = 1 - self.found_inf
             grad = grad.where(taken.bool(), 0.0)
         pace = rms(weight).clamp(min=least) * torch.minimum(group["lr"], turn**-0.5) * taken
@@ -52,7 +52,7 @@ class Adafactor(torch.optim.Optimizer):
 
 
 def factored_variance(grad: Tensor, state: dict[str, Tensor], new: Tensor, floor: float) -> Tensor:
-    """The mean square of each gradient, of which a part is `new`."""
+    """The factored estimate of the squared gradient, updated with weight `new`."""
     if grad.dim() < 2:
         return state["variance"].lerp_(grad.square(), new).clone()
     row, column = (state[name].lerp_(mean_square(grad, dim), new) for name, dim in (("row_var", -1), ("col_var", -2)))
@@ -60,7 +60,7 @@ def factored_variance(grad: Tensor, state: dict[str, Tensor], new: Tensor, floor
 
 
 def mean_square(x: Tensor, dim: int) -> Tensor:
-    """Along one axis, without a table of squares."""
+    """Mean square along one axis, without a tensor of squares."""
     size: Tensor = torch.linalg.vector_norm(x, dim=dim, keepdim=True)
     return size.square() / x.shape[dim]
 

@@ -1,13 +1,13 @@
-"""Step guard: skips a step whose loss or gradients are not finite, or far above what they were.
+"""Step guard: skips a step whose loss or gradient norm is not finite, or far above its running mean.
 
-Far above is so many standard deviations above the running mean, in logarithms, after the first fifty steps:
+"Far" is measured in standard deviations of the logarithm, after the first fifty steps:
 
-    log(10 + loss)    a loss near zero may rise by a nat or two when a rare example comes, however calm it was
+    log(10 + loss)    a loss near zero may rise by a nat or two for a rare example, however small its variance was
     log(norm)         and over four times the norms of the first fifty steps, for the same reason
 
-Found on language models, classifiers and regressions that were healthy (warm-up, falls, small batches, labels learned
-by heart, rare surprises), of which no batch of eight or more may be refused, and batches of noise, which should be.
-With log(loss) and log(norm) alone up to one step in thirty was refused once losses came near zero.
+Thresholds were chosen on healthy language models, classifiers and regressions (warm-up, sudden drops, small batches,
+memorised labels, rare examples), where no batch of eight or more may be skipped, and on batches of noise, which should
+be. With log(loss) and log(norm) alone up to one step in thirty was skipped once losses came near zero.
 """
 
 import torch
@@ -16,30 +16,30 @@ from torch import Tensor
 from regard import config
 from regard.training.state_dict import load_state_tensors
 
-WARMUP_STEPS = 50  # steps before which nothing counts as far
-DECAY = 0.98  # of running means and variances: about the last fifty steps
-SOFT = 10.0, 1e-30  # added to loss and norm, so that nothing is the logarithm of zero
-FLOORS = 0.03, 0.25  # no deviation is smaller, however calm the run
-ABOVE = 4.0  # times the norms of the first steps
+WARMUP_STEPS = 50  # steps before which only non-finite values are refused
+DECAY = 0.98  # decay of running means and variances: about the last fifty steps
+SOFT = 10.0, 1e-30  # added to loss and norm before the logarithm
+FLOORS = 0.03, 0.25  # smallest standard deviations of loss and norm
+ABOVE = 4.0  # multiple of the first norms that a norm must exceed
 
 
 class StepGuard:
-    """Judges steps, and learns from those that are taken what is usual.
+    """Decides whether a step is taken, from running statistics of the steps taken before.
 
-    All it knows is one small tensor where the model is, so that a captured step can ask it without a host. With many
-    processes loss and norm are those of all of them together, so all of them judge alike.
+    Its state is one small tensor on the model's device, so that a captured step needs no host. With several ranks loss
+    and norm are global, so all ranks decide alike.
     """
 
     def __init__(self, c: config.StepGuard, device: torch.device | str = "cpu") -> None:
         self.c = c
         self.soft, self.floors = (torch.tensor(pair, device=device) for pair in (SOFT, FLOORS))
         self.known = torch.zeros(7, device=device)
-        self.steps, self.row, self.first = self.known[:3].unbind()  # taken; refused in a row; the mean of first norms
-        self.mean, self.variance = self.known[3:].split(2)  # of loss and norm, as logarithms
+        self.steps, self.row, self.first = self.known[:3].unbind()  # taken; skipped in a row; mean of first norms
+        self.mean, self.variance = self.known[3:].split(2)  # of log loss and log norm
 
     @torch.no_grad()
     def check(self, loss: Tensor, norm: Tensor) -> Tensor:
-        """Whether the step may be taken: True or False, on the device."""
+        """Whether the step may be taken, as a boolean tensor on the device."""
         seen = torch.stack([loss, norm]).float()
         far = (seen.clamp(min=0) + self.soft).log() - self.mean
         taken = seen.isfinite().all()
@@ -51,8 +51,8 @@ class StepGuard:
         return taken
 
     def update(self, far: Tensor, norm: Tensor, taken: Tensor) -> None:
-        """Nothing from a step that was refused, but that it was."""
-        keep = (self.steps / (self.steps + 9)).clamp(max=DECAY)  # the first step alone says all
+        """Update the statistics; a skipped step only increases the count of skipped steps."""
+        keep = (self.steps / (self.steps + 9)).clamp(max=DECAY)  # the first step alone sets the mean
         new, far = (1 - keep) * taken, far.where(taken, 0.0)
         self.variance.add_(new * far.square()).mul_(1 - new)
         self.mean.add_(new * far)
@@ -62,7 +62,7 @@ class StepGuard:
         self.row.add_(1).mul_(~taken)
 
     def retry_mask(self) -> None:
-        """Count refusals from the beginning."""
+        """Reset the count of consecutive skipped steps."""
         self.row.zero_()
 
     def state(self) -> dict[str, Tensor]:

@@ -1,7 +1,7 @@
-"""Muon: momentum made orthogonal before it is applied, for the matrices inside blocks (Jordan et al. 2024).
+"""Muon: orthogonalised momentum as the update, for the matrices inside blocks (Jordan et al. 2024).
 
-The update of a matrix is the nearest one whose singular values are all about 1, found by a few rounds of
-Newton-Schulz. Matrices of one shape are worked on together, and each part of a fused linear is a matrix of its own.
+The update of a matrix is the nearest one whose singular values are all about 1, found by a few iterations of
+Newton-Schulz. Matrices of equal shape are batched, and each part of a fused linear is a matrix of its own.
 """
 
 from collections.abc import Callable
@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from regard.core.layers import product_dtype
 
-A, B, C = 3.4445, -4.7750, 2.0315  # the quintic that pushes singular values towards 1 fastest
+A, B, C = 3.4445, -4.7750, 2.0315  # coefficients of the quintic that moves singular values towards 1 fastest
 
 
 class Muon(torch.optim.Optimizer):
-    """`matrices`: each parameter with the rows of its parts."""
+    """Muon optimizer; `matrices` has each parameter with the rows of its parts."""
 
     def __init__(
         self, matrices: list[tuple[nn.Parameter, list[int]]], lr: float, momentum: float = 0.95, rounds: int = 5,
@@ -44,12 +44,12 @@ class Muon(torch.optim.Optimizer):
     def update(self, group: dict[str, Any], weights: list[Tensor], momenta: list[Tensor]) -> None:
         lr, keep = group["lr"], torch.full((), group["momentum"], device=weights[0].device)
         grads = [weight.grad for weight in weights if weight.grad is not None]
-        if self.found_inf is not None:  # a step that must not be taken: nothing is learned and nothing forgotten
+        if self.found_inf is not None:  # a skipped step changes neither weights nor state
             lr, keep = lr * (1 - self.found_inf), torch.maximum(keep, self.found_inf)
             grads = [grad.where(self.found_inf == 0, 0.0) for grad in grads]
         for momentum, grad in zip(momenta, grads, strict=True):
             momentum.lerp_(grad, 1 - keep)
-        ahead = torch._foreach_lerp(grads, momenta, group["momentum"])  # Nesterov's look ahead
+        ahead = torch._foreach_lerp(grads, momenta, group["momentum"])  # Nesterov momentum
         pairs: dict[torch.Size, list[tuple[Tensor, Tensor]]] = {}
         for weight, direction in zip(weights, ahead, strict=True):
             rows = self.rows[id(weight)]
@@ -65,7 +65,8 @@ class Muon(torch.optim.Optimizer):
 
 
 def newton_schulz(x: Tensor, rounds: int) -> Tensor:
-    """(n, a, b) matrices, each with singular values near 1 in place of its own; bf16 is enough for it."""
+    """Newton-Schulz iteration: (n, a, b) matrices with singular values near 1 instead of their own; bf16 is
+    sufficient."""
     tall = x.shape[-2] > x.shape[-1]
     x = x.mT if tall else x
     x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)

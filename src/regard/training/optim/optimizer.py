@@ -1,8 +1,8 @@
 """Optimizers and parameter groups of a run.
 
-Weight decay is for matrices and tables alone, and Muon for the blocks' matrices if asked for. Learning rates are
-tensors, so that a captured step can change them. Weights kept in bf16 have an fp32 master here: the optimizer moves the
-master, and the weight follows it.
+Weight decay applies to matrices and embedding tables only, Muon (if configured) to matrices in blocks. Learning rates
+are tensors, so that a captured step can change them. bf16 weights have fp32 master weights here: the optimizer updates
+the master, which is then copied to the weight.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ from regard.training.state_dict import load_state_tensors
 
 
 class OptimizerGroup:
-    """One or two optimizers that move together, and all that they remember."""
+    """One or two optimizers that step together, with all their state."""
 
     def __init__(self, model: nn.Module, c: config.Optimizer) -> None:
         self.names = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
@@ -48,9 +48,9 @@ class OptimizerGroup:
         return [weight.grad for weight in self.own.values() if weight.grad is not None]
 
     def init_state(self) -> None:
-        """Make all state, also of weights that have no gradient yet: what is saved and loaded is then always whole.
+        """Create all state, also of weights without a gradient so far, so that what is saved and loaded is complete.
 
-        Not before it is needed, since reading a run has no use for it; but once, so that it stays in place.
+        Called at the first step, not before, since a run that is only read needs no state; the tensors stay in place.
         """
         for part in self.parts:
             for weight in (weight for group in part.param_groups for weight in group["params"]):
@@ -58,15 +58,15 @@ class OptimizerGroup:
 
     @torch.no_grad()
     def step(self, clip: float | None, judge: Callable[[Tensor], Tensor] = torch.isfinite) -> tuple[Tensor, Tensor]:
-        """Clip and move. The norm of the gradients before, and whether `judge`, called with it, let the step be taken.
+        """Clip gradients and step. Returns the norm before clipping, and whether `judge(norm)` let the step be taken.
 
-        A step that is not taken changes nothing: no weight, no moment, no count.
+        A skipped step changes nothing: no weight, no moment, no step count.
         """
         self.init_state()
         grads = self.gradients()
         norm = full_tensor(torch.nn.utils.get_total_norm(grads))
         taken = judge(norm)
-        if norm.device.type != "cuda":  # where looking costs little, what need not be done is left
+        if norm.device.type != "cuda":  # off the GPU reading `taken` costs little, and saves the work of a skipped step
             if not taken:
                 return norm, taken
             clip = clip if clip is not None and norm > clip else None
@@ -94,14 +94,14 @@ class OptimizerGroup:
         return held
 
     def load(self, held: dict[str, Tensor]) -> None:
-        """Take over another's state, whole or not at all."""
+        """Load a saved state, completely or not at all."""
         load_state_tensors(self.state(), held, "optimizer state")
 
 
 def build_optimizers(
     model: nn.Module, own: dict[str, nn.Parameter], c: config.Optimizer
 ) -> list[torch.optim.Optimizer]:
-    """The optimizers that a config asks for, each with its weights."""
+    """The optimizers of a config, each with its weights."""
     if isinstance(c, config.AdamW):
         return [build_adamw(parameter_groups(own, c.lr, c.weight_decay), c)]
     if isinstance(c, config.Adafactor):
@@ -118,8 +118,8 @@ def build_optimizers(
 
 
 def parameter_groups(weights: dict[str, nn.Parameter], lr: float, decay: float) -> list[dict[str, Any]]:
-    """Matrices and tables, which are decayed, and biases and gains, which are not; `base` is the rate as it was said,
-    not as a tensor rounds it."""
+    """Parameter groups: matrices and tables with weight decay, biases and gains without; `base` is the exact configured
+    rate, which a tensor would round."""
     matrices = [weight for weight in weights.values() if weight.dim() >= 2]
     vectors = [weight for weight in weights.values() if weight.dim() < 2]
     return [
@@ -135,7 +135,7 @@ def build_adamw(groups: list[dict[str, Any]], c: config.AdamW | config.Muon) -> 
 
 
 def initial_state(part: torch.optim.Optimizer, weight: Tensor) -> dict[str, Tensor]:
-    """What an optimizer remembers of a weight before its first step; AdamW's is what torch makes in it."""
+    """The state of a weight before its first step, as torch's AdamW would create it itself."""
     if isinstance(part, Adafactor | Muon):
         return part.fresh(weight)
     step = torch.zeros((), device=weight.device)
@@ -143,7 +143,7 @@ def initial_state(part: torch.optim.Optimizer, weight: Tensor) -> dict[str, Tens
 
 
 def block_matrices(model: nn.Module) -> Iterator[tuple[str, list[int]]]:
-    """The weights of the maps inside blocks, with the rows of their parts."""
+    """The weights of linear layers in blocks, with the rows of their parts."""
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear) and ".blocks." in f".{name}":
             rows = list(module.sizes.values()) if isinstance(module, FusedLinear) else [module.out_features]

@@ -1,4 +1,4 @@
-"""Many processes that train one model: `torchrun --nproc-per-node 4 -m regard train RECIPE`.
+"""Parallel training, one model on many processes: `torchrun --nproc-per-node 4 -m regard train RECIPE`.
 
 process_group        torchrun, SLURM and Ray environments, the heartbeat, errors of other ranks
 ranks                the rows of a batch that each rank takes, reductions, barriers

@@ -2,11 +2,11 @@
 
     WORLD_SIZE=4 RANK=2 LOCAL_RANK=0 MASTER_ADDR=node1 MASTER_PORT=29500
 
-An error on one rank is sent to all before it leaves: all end with the same code, and it is reported once.
+An error on one rank is sent to all ranks before it exits: all end with the same code, and it is reported once.
 
-Every rank sends a heartbeat twice a second. Collectives may wait for minutes (one rank compiles longer, one reads the
-data for all), but never for a dead rank: a rank that finds another silent ends at once. A run can be killed at any
-moment and loses nothing, so it may also end itself.
+Each rank sends a heartbeat twice a second. Collectives may wait for minutes (one rank compiles longer, one reads the
+data for all), but never for a failed rank: a rank that misses another's heartbeat exits. Checkpoints make this safe,
+since a run can be killed at any time.
 """
 
 import json
@@ -26,20 +26,20 @@ from regard import config
 from regard.training.parallel.ranks import ERROR_KINDS, PROBLEM_KEY, SINGLE_PROCESS, ProcessRanks, parse_problem
 from regard.training.reproducibility import training_device
 
-HEARTBEAT_SECONDS = 0.5  # seconds between two beats
-SILENT = 15.0  # seconds after which a rank is taken for dead
-LATE = 10.0  # seconds that this process has to end by itself after another failed
+HEARTBEAT_SECONDS = 0.5  # between heartbeats
+SILENT = 15.0  # seconds without a heartbeat after which a rank counts as failed
+LATE = 10.0  # seconds for this process to exit by itself after another failed
 CODES = {"ConfigError": 2, "DataError": 3}
 
 
 class Heartbeat:
-    """A thread that beats for this rank and listens to the others, over a connection of its own."""
+    """Heartbeat thread of this rank, which also watches the others, over its own store connection."""
 
     def __init__(self, store: Any, rank: int, size: int) -> None:
         self.store, self.rank, self.size, self.count = store.clone(), rank, size, 0
         self.over = threading.Event()
-        self.heard = dict.fromkeys(range(size), (b"", time.monotonic()))  # the last beat of each, and when
-        self.told, self.failed = b"", 0.0  # what went wrong for another, and when that was heard
+        self.heard = dict.fromkeys(range(size), (b"", time.monotonic()))  # last heartbeat of each rank, and its time
+        self.told, self.failed = b"", 0.0  # error of another rank, and when it arrived
         self.send()
         self.thread = threading.Thread(target=self.loop, daemon=True, name="pulse")
 
@@ -51,7 +51,7 @@ class Heartbeat:
         self.stop()
 
     def stop(self) -> None:
-        """No more beats, which is no silence."""
+        """Stop sending, and mark this rank as finished so that others do not take it for failed."""
         if not self.over.is_set():
             self.over.set()
             self.thread.join(HEARTBEAT_SECONDS)
@@ -66,7 +66,7 @@ class Heartbeat:
             try:
                 self.send()
                 self.check_peers()
-            except Exception:  # the store is gone, and with it the launcher: only this process can end itself
+            except Exception:  # store and launcher are gone: only this process can end itself
                 if not self.over.is_set():
                     os.kill(os.getpid(), signal.SIGTERM)
                 return
@@ -98,14 +98,14 @@ class Heartbeat:
         os._exit(code)
 
 
-LINGER = 3 * HEARTBEAT_SECONDS  # in which the others have heard, also one that waits in a collective and cannot go yet
-WAIT = timedelta(minutes=10)  # for each other in a collective; the dead are noticed much earlier
+LINGER = 3 * HEARTBEAT_SECONDS  # time for the others to read an error, even from within a collective
+WAIT = timedelta(minutes=10)  # timeout of collectives; failed ranks are detected much earlier
 TORN = ("gloo", "nccl", "connection closed", "connection reset", "socket", "broken pipe", "tcpstore")
 
 
 @contextmanager
 def join_process_group(c: config.Train | None = None) -> Iterator[ProcessRanks]:
-    """The ranks of this run, as the environment says; one alone where it says nothing."""
+    """Join the process group described by the environment; a single process without one."""
     c = c or config.Train()
     check_parallel(c)
     rank, size, local = read_rank_env(os.environ)
@@ -116,7 +116,7 @@ def join_process_group(c: config.Train | None = None) -> Iterator[ProcessRanks]:
         raise config.ConfigError(f"train.parallel: none, and there are {size} processes; let it be auto, ddp or fsdp, "
                                  "or start one")  # fmt: skip
     device = pin_device(c, local)
-    found = dist.is_initialized()  # by the launcher of this process, as Ray does
+    found = dist.is_initialized()  # initialised by the launcher, as by Ray
     if not found:
         init_process_group(device)
     host = None if "gloo" in dist.get_backend_config() else dist.new_group(backend="gloo")
@@ -128,7 +128,7 @@ def join_process_group(c: config.Train | None = None) -> Iterator[ProcessRanks]:
 
 
 def check_parallel(c: config.Train) -> None:
-    """What cannot be done on parts of a model."""
+    """Refuse settings that do not work with sharded parameters."""
     if c.parallel == "fsdp" and not isinstance(c.optimizer, config.AdamW):
         raise config.ConfigError(f"train.parallel: fsdp, and {c.optimizer.kind} looks at whole matrices, of which each "
                                  "rank has a part; let it be ddp, or train.optimizer.kind adamw")  # fmt: skip
@@ -160,7 +160,7 @@ def env_number(env: Mapping[str, str], name: str, usual: int | None) -> int:
 
 
 def pin_device(c: config.Train, local: int) -> torch.device:
-    """The device of this rank: a GPU of its own, or the host."""
+    """The device of this rank: its own GPU, or the CPU."""
     device = training_device(c.device)
     if device.type == "mps":
         raise config.ConfigError("train.device: several processes cannot share mps; let it be cpu, or start one")
@@ -185,22 +185,22 @@ def init_process_group(device: torch.device) -> None:
 
 
 def default_store() -> object:
-    """The table that the group was made with: no public name leads to it."""
+    """The store of the process group, which has no public accessor."""
     return dist.distributed_c10d._get_default_store()
 
 
 @contextmanager
 def report_errors(ranks: ProcessRanks) -> Iterator[None]:
-    """Whatever goes wrong inside is told to all the others, or is what another has told."""
+    """Context that reports an error to all other ranks, or raises the error that another rank reported."""
     if ranks.is_main:
         ranks.store.set(PROBLEM_KEY, "")
     with Heartbeat(ranks.store, ranks.rank, ranks.size) as pulse:
         try:
-            ranks.max(0)  # all are here
+            ranks.max(0)  # a barrier: all ranks have joined
             yield
             ranks.barrier()
             pulse.stop()
-            leave_group(ranks, last=ranks.is_main)  # which may have the store
+            leave_group(ranks, last=ranks.is_main)  # rank 0 may host the store
         except Exception as raised:
             raise first_error(ranks, raised, pulse) from raised
         except KeyboardInterrupt as raised:
@@ -209,7 +209,8 @@ def report_errors(ranks: ProcessRanks) -> Iterator[None]:
 
 
 def first_error(ranks: ProcessRanks, raised: BaseException, pulse: Heartbeat) -> BaseException:
-    """What went wrong first: here, or for another rank, whose leaving is all that was noticed here."""
+    """The first error of the run: this rank's, or the one of another rank, of which only a lost connection is seen
+    here."""
     torn = isinstance(raised, dist.DistError) or (
         isinstance(raised, RuntimeError) and any(word in str(raised).lower() for word in TORN))  # fmt: skip
     own = {"rank": ranks.rank, "kind": type(raised).__name__, "text": str(raised)}
@@ -218,7 +219,7 @@ def first_error(ranks: ProcessRanks, raised: BaseException, pulse: Heartbeat) ->
     told = pulse.told
     with suppress(Exception):  # the store may have gone with its rank
         told = ranks.store.get(PROBLEM_KEY) if torn else ranks.store.compare_set(PROBLEM_KEY, "", json.dumps(own))
-        pulse.stop()  # a rank that leaves from here on is not missed
+        pulse.stop()  # a rank that leaves after this is not missed
         leave_group(ranks, last=not torn)
     if told and json.loads(told)["rank"] != ranks.rank:
         return parse_problem(told)
@@ -229,7 +230,8 @@ def first_error(ranks: ProcessRanks, raised: BaseException, pulse: Heartbeat) ->
 
 
 def leave_group(ranks: ProcessRanks, last: bool) -> None:
-    """Leave; the rank that leaves `last` lets the others go before, or at least hear why: the store ends with it."""
+    """Leave the group; the `last` rank waits until the others have left or seen the error, since it may host
+    the store."""
     gone, until = ranks.store.add("gone", 1), time.monotonic() + LINGER
     while last and gone < ranks.size and time.monotonic() < until:
         time.sleep(0.02)

@@ -1,10 +1,10 @@
 """ProcessRanks: the ranks of one run, the rows that each takes, and the reductions between them.
 
-    a micro-batch     0 1 2 3 4 5 6      made on every rank: it is a function of the step, and so are its counts
+    a micro-batch     0 1 2 3 4 5 6      built on every rank: batch and counts are functions of the step
     rank 0 of 2       0   2   4   6
     rank 1 of 2         1   3   5
 
-So a recipe means the same on any number of ranks, and a run may resume with more or fewer of them. Gradients are
+A recipe therefore trains the same on any number of ranks, and a run may resume with another number. Gradients are
 averaged over ranks, so each rank's share of the loss is multiplied by the number of ranks.
 """
 
@@ -23,34 +23,34 @@ from torch import Tensor
 from regard import config
 from regard.tasks.task import LossPart
 
-PROBLEM_KEY = "problem"  # where in the store the first thing that went wrong is told
+PROBLEM_KEY = "problem"  # store key of the first error
 ERROR_KINDS: dict[str, type[Exception]] = {
     kind.__name__: kind for kind in (config.ConfigError, config.DataError, config.RunError)
 }  # fmt: skip
-SHORT, LONG = 0.005, 0.25  # seconds between two looks at which processes are there
-FIRST_ROW = slice(1)  # row
+SHORT, LONG = 0.005, 0.25  # polling intervals in seconds while waiting for other ranks
+FIRST_ROW = slice(1)  # one row
 Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, eq=False)
 class ProcessRanks:
-    """This process among `size` of them; `local` is its number on its machine.
+    """This process as one of `size` ranks; `local` is its rank on its machine.
 
-    `store` is a table that all read and write without waiting for each other; `host` the group for tensors in the
-    host's memory, None where the usual one takes them.
+    `store` is a key-value store that ranks use without waiting for each other; `host` is the group for CPU tensors,
+    None where the default group takes them.
     """
 
     rank: int = 0
     size: int = 1
     local: int = 0
-    strategy: str = "none"  # or "ddp": every rank has the whole model; or "fsdp": each has a part
+    strategy: str = "none"  # or "ddp": every rank has the whole model; or "fsdp": each has a shard
     store: Any = None
     host: Any = None
     meetings: Iterator[int] = field(default_factory=count, repr=False)
 
     @property
     def is_main(self) -> bool:
-        """Whether this is the one that writes and speaks."""
+        """Whether this is rank 0, which writes files and prints."""
         return self.rank == 0
 
     @property
@@ -60,7 +60,7 @@ class ProcessRanks:
     # ---------------------------------------------------------------- a batch
 
     def share(self, batch: Any, parts: Mapping[str, LossPart]) -> tuple[Any, Mapping[str, LossPart]]:
-        """This rank's rows, and the step's parts as they count for them."""
+        """This rank's rows, and the label counts scaled for its share of the loss."""
         if self.size == 1:
             return batch, parts
         mine, counted = self.rows(batch)
@@ -68,7 +68,7 @@ class ProcessRanks:
         return mine, {name: LossPart(part.count, part.weight * times) for name, part in parts.items()}
 
     def rows(self, batch: Any) -> tuple[Any, bool]:
-        """This rank's rows, or the first one and that it counts not: all must ask a model that lies in parts."""
+        """This rank's rows. Without any, the first row with weight zero: with FSDP every rank must run the model."""
         mine = take_rows(batch, slice(self.rank, None, self.size))
         if len(mine if isinstance(mine, Tensor) else next(iter(mine.values()))):
             return mine, True
@@ -86,7 +86,7 @@ class ProcessRanks:
         return tensor
 
     def max(self, number: int) -> int:
-        """The largest number that any rank has."""
+        """The maximum over ranks."""
         if self.size == 1:
             return number
         found = torch.tensor(number)
@@ -94,15 +94,15 @@ class ProcessRanks:
         return int(found)
 
     def leader(self, number: float) -> float:
-        """The number that the first rank has."""
+        """The number of rank 0."""
         return float(self.sum(torch.tensor(number if self.is_main else 0.0, dtype=torch.float64)))
 
     def gather_lists(self, items: list[Any]) -> list[Any]:
-        """What all have found, one rank after the other."""
+        """The lists of all ranks, concatenated in rank order."""
         if self.size == 1:
             return items
         text = json.dumps(items).encode()
-        sent = torch.frombuffer(bytearray(text.ljust(self.max(len(text)))), dtype=torch.uint8)  # spaces say nothing
+        sent = torch.frombuffer(bytearray(text.ljust(self.max(len(text)))), dtype=torch.uint8)  # JSON ignores spaces
         heard = [torch.empty_like(sent) for _ in range(self.size)]
         dist.all_gather(heard, sent, group=self.host)
         return [item for each in heard for item in json.loads(string_at(each.data_ptr(), len(each)))]
@@ -110,7 +110,7 @@ class ProcessRanks:
     # ---------------------------------------------------------------- waiting
 
     def barrier(self) -> None:
-        """Wait for all, however long one of them works; what goes wrong for it is raised here too."""
+        """Wait for all ranks, however long one works; an error on another rank is raised here too."""
         if self.size == 1:
             return
         key, pause = f"meeting {next(self.meetings)}", SHORT
@@ -122,7 +122,7 @@ class ProcessRanks:
             there = self.store.add(key, 0)
 
     def broadcast(self, say: Callable[[], str]) -> str:
-        """What the first rank has to say, however long it thinks."""
+        """The string of rank 0, however long it takes to compute."""
         if self.size == 1:
             return say()
         key = f"told {next(self.meetings)}"
@@ -132,12 +132,13 @@ class ProcessRanks:
         return str(self.store.get(key).decode())
 
     def check_problems(self) -> None:
-        """Raise what went wrong for another rank."""
+        """Raise the error of another rank, if any."""
         if (told := self.store.get(PROBLEM_KEY)) and json.loads(told)["rank"] != self.rank:
             raise parse_problem(told)
 
     def main_first(self, work: Callable[[], Made]) -> Made:
-        """The first rank does it, then one of each machine, then the others: what is kept on a disk is made once."""
+        """Run `work` on rank 0, then on one rank of each machine, then on the others: files on a shared disk are made
+        once."""
         made: list[Made] = []
         turn = min(1, self.rank) + min(1, self.local)
         for now in range(3):
@@ -155,6 +156,6 @@ def take_rows(batch: Any, rows: slice) -> Any:
 
 
 def parse_problem(message: bytes) -> Exception:
-    """What another rank told, as what it was there."""
+    """The error of another rank, with its class where that is known."""
     said = json.loads(message)
     return ERROR_KINDS.get(said["kind"], config.RunError)(said["text"])

@@ -1,9 +1,9 @@
 """Sharded tensors gathered for a checkpoint and read from one: the same files, for any number of ranks.
 
-    saving     each rank its parts ──► .step-000200.3f9c.regard-new/*/ ──► whole tensors ──► step-000200/
-    loading    step-000200/train/optim.safetensors ──► each rank reads its parts
+    saving     shards of each rank ──► .step-000200.3f9c.regard-new/*/ ──► whole tensors ──► step-000200/
+    loading    step-000200/train/optim.safetensors ──► each rank reads its shards
 
-Through torch.distributed.checkpoint, and only its storage in safetensors: its usual reader unpickles what it finds.
+This uses torch.distributed.checkpoint, but only its safetensors storage: its usual reader unpickles files.
 """
 
 from collections.abc import Iterator, Mapping
@@ -33,15 +33,15 @@ Table = dict[str, Tensor]
 
 @contextmanager
 def gather_tables(ranks: ProcessRanks, tables: Mapping[str, Table], path: Path) -> Iterator[dict[str, Table]]:
-    """Inside, the first rank has every table in whole tensors, and the others have nothing; `path` is where the
-    checkpoint will be."""
+    """Context in which rank 0 has every table as whole tensors, and the others have none; `path` is the checkpoint to
+    be."""
     with shared_folder(ranks, path) as folder:
         yield {name: collect_table(ranks, table, folder / name) for name, table in tables.items()}
 
 
 @contextmanager
 def shared_folder(ranks: ProcessRanks, path: Path) -> Iterator[Path]:
-    """A folder beside a checkpoint, seen by all ranks; it is removed in the end, or swept like any torn checkpoint."""
+    """A folder beside a checkpoint that all ranks see; removed at the end, or with other incomplete checkpoints."""
     if not ranks.is_main:
         yield Path(ranks.broadcast(str))
         return
@@ -51,9 +51,9 @@ def shared_folder(ranks: ProcessRanks, path: Path) -> Iterator[Path]:
 
 
 def collect_table(ranks: ProcessRanks, table: Table, folder: Path) -> Table:
-    """Each rank writes its parts, the first one puts them together in a file, and has the tensors from there.
+    """Write each rank's shards; rank 0 merges them into one file and returns its tensors.
 
-    What is whole on every rank stays where it is: a tensor of no axis would come out of such a file as zero.
+    Unsharded tensors are passed through: a tensor without axes would come out of such a file as zero.
     """
     if parts := {name: tensor for name, tensor in table.items() if isinstance(tensor, DTensor)}:
         writer = HuggingFaceStorageWriter(str(folder), save_distributed=True, enable_consolidation=True)
@@ -68,7 +68,7 @@ def collect_table(ranks: ProcessRanks, table: Table, folder: Path) -> Table:
 
 
 def root_problem(problem: CheckpointException) -> BaseException:
-    """What one of the ranks met; all are told."""
+    """The error of one rank, from an exception that all ranks get."""
     return next((wrapped[0] for wrapped in problem.failures.values()), problem)
 
 
@@ -76,7 +76,7 @@ def root_problem(problem: CheckpointException) -> BaseException:
 
 
 def read_local_part(path: Path, slots: Table) -> Table:
-    """The tensors in a file; of those whose slots are in parts, this rank's part alone is read."""
+    """The tensors in a file; for sharded slots only this rank's shard is read."""
     held = weights.load_tensors_lazy(path)
     parts = {name: torch.empty_like(slot) for name, slot in slots.items() if isinstance(slot, DTensor)
              and name in held and (held[name].shape, held[name].dtype) == (slot.shape, slot.dtype)}  # fmt: skip
@@ -87,7 +87,7 @@ def read_local_part(path: Path, slots: Table) -> Table:
 
 @torch.no_grad()
 def load_sharded(model: Transformer | DualEncoder, folder: read_folder.ModelFolder) -> None:
-    """A folder's weights into a model in parts; through the host's memory, where families' names are read."""
+    """Load a folder's weights into a sharded model; via CPU memory if the folder has another family's names."""
     mine = dict(model.named_parameters())
     room = {name: torch.empty(weight.shape, dtype=weight.dtype) for name, weight in mine.items()}
     read_folder.load_weights(unshard_model(model, room), folder)
@@ -97,7 +97,7 @@ def load_sharded(model: Transformer | DualEncoder, folder: read_folder.ModelFold
 
 
 def unshard_model(model: nn.Module, tensors: Table) -> Transformer:
-    """A model of these whole tensors, in the shape of one in parts; what is tied there is tied here."""
+    """An unsharded model with these whole tensors, and with the same tied weights."""
     assert isinstance(model, Transformer)
     made, known = meta_model(model.c), {id(weight): name for name, weight in model.named_parameters()}
     weights = {name: nn.Parameter(tensors[name], requires_grad=False) for name in known.values()}

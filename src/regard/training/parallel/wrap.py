@@ -1,4 +1,4 @@
-"""A model wrapped for many ranks: replicated, its gradients averaged as they are made (DDP); or sharded (FSDP2)."""
+"""DDP and FSDP2 wrappers: a model replicated with averaged gradients (DDP), or sharded (FSDP2)."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +15,7 @@ Sums = Callable[[nn.Module, Any], dict[str, Tensor]]
 
 
 class ObjectiveModule(nn.Module):
-    """What is asked of a model, as a module: objectives look into models, so the asking is wrapped, not the model."""
+    """An objective applied to a model, as a module: objectives use parts of the model, so DDP wraps both together."""
 
     def __init__(self, model: nn.Module, sums: Sums) -> None:
         super().__init__()
@@ -26,20 +26,20 @@ class ObjectiveModule(nn.Module):
 
 
 def wrap_ddp(model: nn.Module, sums: Sums, idle: bool) -> DistributedDataParallel:
-    """`idle` says that some weights get no gradient: then those are looked for in every step."""
+    """Wrap a model in DDP; `idle`: some weights get no gradient, which DDP must then detect in every step."""
     return DistributedDataParallel(ObjectiveModule(model, sums), find_unused_parameters=idle)
 
 
 def has_unused_parameters(model: nn.Module, sums: dict[str, Tensor]) -> bool:
-    """Whether losses leave some weights without a gradient."""
+    """Whether the losses leave some weights without a gradient."""
     weights = [weight for weight in model.parameters() if weight.requires_grad]
     loss = torch.stack(list(sums.values())).sum()
     return any(grad is None for grad in torch.autograd.grad(loss, weights, allow_unused=True))
 
 
 def wrap_fsdp(model: nn.Module, ranks: ProcessRanks, device: torch.device) -> None:
-    """Give each rank its part of every weight, on the device: block by block, so that the whole is never there."""
-    from torch.distributed.device_mesh import init_device_mesh  # takes as long as half of torch
+    """Shard every weight over the ranks (FSDP), block by block on the device, so that no rank holds the whole model."""
+    from torch.distributed.device_mesh import init_device_mesh  # importing it takes as long as half of torch
     from torch.distributed.fsdp import FSDPModule, fully_shard
 
     if any(isinstance(part, nn.RNNBase) for part in model.modules()):
@@ -49,7 +49,7 @@ def wrap_fsdp(model: nn.Module, ranks: ProcessRanks, device: torch.device) -> No
     for part in (*model_blocks(model), model):
         fully_shard(part, mesh=mesh)
     for part in model.modules():
-        if isinstance(part, FSDPModule):  # else an evaluation may be the first to make room, which training cannot use
+        if isinstance(part, FSDPModule):  # an evaluation would allocate buffers unfit for training
             part.unshard()
             part.reshard()
 
@@ -59,12 +59,12 @@ def model_blocks(model: nn.Module) -> list[nn.Module]:
 
 
 def reshard(model: nn.Module) -> None:
-    """After a forward without backward a model in parts still holds what it gathered, while its parts may change."""
+    """Free gathered weights after a forward without backward: they would be stale once the shards change."""
     reshard: Callable[[], object] = getattr(model, "reshard", lambda: None)
     reshard()
 
 
 def full_tensor(tensor: Tensor) -> Tensor:
-    """A number over all ranks, of a model in parts; any other as it is."""
+    """The value of a sharded tensor over all ranks; other tensors unchanged."""
     over_all: Callable[[], Tensor] = getattr(tensor, "full_tensor", lambda: tensor)
     return over_all()
