@@ -11,6 +11,7 @@ from regard.lens.attribution.rollout import attention_rollout
 from regard.lens.circuits.attention_circuits import CompositionScores, composition_scores, ov_matrix, qk_matrix
 from regard.lens.circuits.factored_matrix import CircuitMatrix
 from regard.lens.circuits.induction import InductionCircuit, InductionHead, find_induction_circuit
+from regard.lens.circuits.score_terms import ScoreTerms, decompose_scores
 from regard.lens.circuits.vocabulary_circuits import WordEffects, copying_score, ov_words
 from regard.lens.embeddings import closest_pairs, nearest_tokens, project_pca, solve_analogy, token_vectors
 from regard.lens.features.neuron_words import NeuronMatches, NeuronWords, neuron_words, search_neurons
@@ -74,6 +75,7 @@ __all__ = [
     "Prompt",
     "ROLES",
     "ScanResult",
+    "ScoreTerms",
     "SteeringVector",
     "TokenExample",
     "TunedLens",
@@ -94,6 +96,7 @@ __all__ = [
     "composition_scores",
     "context_similarity",
     "copying_score",
+    "decompose_scores",
     "delimiter_ids",
     "find_induction_circuit",
     "find_top_examples",

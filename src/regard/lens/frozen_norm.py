@@ -3,7 +3,8 @@
     norm(x) = gain · s · (x - mean(x)) + bias        s is 1 / deviation, or 1 / root mean square without the mean
 
 With `s` taken from a run, or left out, a norm is an affine map. `pull_through_norm` takes a direction of its output
-back to its input; `fold_norm` multiplies its gain and its centring into a matrix that reads its output.
+back to its input, `push_through_norm` two parts of its input to its output; `fold_norm` multiplies its gain and its
+centring into a matrix that reads its output.
 """
 
 from typing import Any
@@ -33,6 +34,16 @@ def pull_through_norm(norm: Norm, x: Tensor, direction: Tensor) -> tuple[Tensor,
     pulled = direction * norm_gain(norm).to(direction) * (square + norm.c.eps).rsqrt()[..., None]
     bias = direction.new_zeros(()) if norm.bias is None else (direction * widen(norm.bias.detach())).sum()
     return pulled - pulled.mean(-1, keepdim=True) if centred else pulled, bias
+
+
+def push_through_norm(norm: Norm, x: Tensor, p: Tensor) -> tuple[Tensor, Tensor]:  # (…, D) and (…, D)
+    """The two parts of norm(x + p), both with the scale of the sum; the bias goes with x."""
+    x, p, centred = widen(x), widen(p), norm.c.kind == "layer"
+    whole = x + p
+    square = whole.var(-1, correction=0) if centred else whole.square().mean(-1)
+    gain = norm_gain(norm).to(x) * (square + norm.c.eps).rsqrt()[..., None]
+    x, p = ((part - part.mean(-1, keepdim=True) if centred else part) * gain for part in (x, p))
+    return x if norm.bias is None else x + widen(norm.bias.detach()), p
 
 
 def fold_norm(norm: Norm, reader: Tensor) -> Tensor:  # (…, D) -> (…, D)
