@@ -295,7 +295,7 @@ def test_what_has_no_circuit_is_refused_in_a_sentence():
         ("no attention 'trunk.7.attn'", lambda: ov_matrix(shape["decoder"], "trunk.7.attn", 0)),
         ("did you mean 'trunk.1.attn'", lambda: qk_matrix(shape["decoder"], "trunk.1.atn", 0)),
         ("has 3 heads, and 3 was asked for", lambda: qk_matrix(shape["decoder"], "trunk.1.attn", 3)),
-        ("This model has none", lambda: ov_matrix(mixed, "trunk.0.attn", 0)),
+        ("this model has none", lambda: ov_matrix(mixed, "trunk.0.attn", 0)),
         ("no residual stream", lambda: ov_matrix(plain, "trunk.0.attn", 0)),
         ("does not go to a vocabulary", lambda: copying_score(shape["vit"], "trunk.0.attn", 0)),
         ("does not go to a vocabulary", lambda: copying_score(shape["translator"], encoder, 0)),

@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 import transformers as hf
+from lens.shape_calls import make_case
 from lens.small_models import SHAPES, VOCAB, Shape, ids, text
 from parity.tolerance import assert_near
 from torch import nn
@@ -157,6 +158,16 @@ def test_tied_weights_types_and_the_tokenizer_stay():
 
     assert small.head.weight is small.embed.tokens.weight and {w.dtype for w in small.parameters()} == {torch.bfloat16}
     assert (small.tokenizer, small.context) == (words, 31)
+
+
+def test_heads_of_the_trunk_within_a_front_end_can_go():
+    given = make_case("chunks")
+    small = lens.prune_heads(given.model, {"embed.1.attn": [0]})
+    with torch.no_grad(), lens.ablate(given.model, {"embed.1.attn": [0]}):
+        wanted = given.model(*given.inputs)
+
+    assert_near(small(*given.inputs), wanted)
+    assert small.c.embed.trunk.attention.heads[1] == given.model.c.embed.trunk.attention.heads - 1
 
 
 def test_the_same_heads_gone_everywhere_leave_one_number_and_one_table():

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from regard import config
+from regard.config.errors import did_you_mean
 from regard.core.hooks import HookEdit, looking
 from regard.lens.attention_maps import (
     TrunkNote,
@@ -163,7 +164,13 @@ def shared_kv_heads(model: Any, rows: Sequence[AblationRow]) -> tuple[dict[str, 
     known, units = find_attentions(model), list[tuple[float, str, list[int]]]()
     deltas = {(row.where, row.head): row.delta for row in rows if row.head is not None}
     places = dict.fromkeys(where for where, _ in deltas)
-    found = {where: next(known[each] for each in known if fnmatchcase(each, where)) for where in places}
+    found = {}
+    for where in places:
+        matching = [each for each in known if fnmatchcase(each, where)]
+        if not matching:
+            raise config.ConfigError(f"rows: no attention {where!r}{did_you_mean(where, known)} give rows that "
+                                     "ablate_all made of this model")  # fmt: skip
+        found[where] = known[matching[0]]
     for where, attention in found.items():
         for some in torch.arange(attention.heads).view(attention.kv_heads, -1).tolist():
             if all((where, head) in deltas for head in some):

@@ -131,9 +131,9 @@ def unwrap_model(model: Any) -> Any:
 
 
 def find_trunks(model: nn.Module) -> dict[str, Trunk]:
-    """Every trunk by its address in the walk; the stages of a front end are numbered under its name."""
+    """Every trunk by its address in the walk; a front end's own has its name, and its stages are numbered under it."""
     named = ((name, part) for name, part in model.named_modules() if isinstance(part, Trunk))
-    return {name.replace("embed.trunks.", "embed."): part for name, part in named}
+    return {name.replace("embed.trunks.", "embed.").replace("embed.trunk", "embed"): part for name, part in named}
 
 
 def find_attentions(model: Any) -> dict[str, Attention]:

@@ -7,13 +7,18 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
+
+from regard.config.errors import ConfigError
+from regard.lens.attention_maps import unwrap_model
 
 
 def token_vectors(model: Any) -> Tensor:  # (V, D)
     """The model's token vectors, on the CPU."""
-    table: Tensor = model.embed.tokens.weight.detach().float().cpu()
-    return table
+    tokens = getattr(getattr(unwrap_model(model), "embed", None), "tokens", None)
+    if not isinstance(tokens, nn.Embedding):
+        raise ConfigError("embed: this model has no table of token vectors; give one that reads ids of a vocabulary")
+    return tokens.weight.detach().float().cpu()
 
 
 def unit_vectors(table: Tensor) -> Tensor:

@@ -21,8 +21,9 @@ TINY = 1e-36
 def jacobian_norms(model: Transformer, ids: Tensor, probes: int = PROBES) -> Tensor:  # (B, N) -> (N,)
     """The Frobenius norm of the Jacobian for every place, as the root mean square over the rows of a batch."""
     model = unwrap_model(model)
-    if model.encoder is not None or not isinstance(model.c.embed, config.TextEmbedding):
-        raise config.ConfigError("pulls: for a model that reads one text; of a pair there is no one distance")
+    if getattr(model, "encoder", True) is not None or not isinstance(model.c.embed, config.TextEmbedding):
+        raise config.ConfigError("model: distances between tokens are of a model that reads one text, and this one "
+                                 "reads two inputs or no text; give a decoder or an encoder")  # fmt: skip
     training = model.trunk.training
     with torch.enable_grad():
         model.trunk.eval()

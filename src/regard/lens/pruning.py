@@ -56,7 +56,7 @@ def kept_heads(model: Any, heads: Mapping[str, Sequence[int]]) -> Kept:
         found = [where for where in known if fnmatchcase(where, name)]
         if not found:
             raise config.ConfigError(
-                f"{name}: no such attention{did_you_mean(name, known)} there are {name_some(known)}"
+                f"{name}: no such attention{did_you_mean(name, known)} there are {name_some(known) or 'none'}"
             )
         for where in found:
             gone.setdefault(where, set()).update(some)
@@ -138,14 +138,18 @@ def replace_trunk(c: Any, where: list[str], trunk: config.Trunk) -> Any:
         case ["towers", number, *rest]:
             towers = [replace_trunk(each, rest, trunk) if i == int(number) else each for i, each in enumerate(c.towers)]
             return replace(c, towers=tuple(towers))
-        case ["encoder_embed", number]:
-            return replace(c, encoder=replace(c.encoder, embed=replace_stage(c.encoder.embed, int(number), trunk)))
-        case ["embed", number]:
-            return replace(c, embed=replace_stage(c.embed, int(number), trunk))
+        case ["encoder_embed", *stage]:
+            return replace(c, encoder=replace(c.encoder, embed=replace_stage(c.encoder.embed, stage, trunk)))
+        case ["embed", *stage]:
+            return replace(c, embed=replace_stage(c.embed, stage, trunk))
     raise AssertionError(f"no trunk at {where}")
 
 
-def replace_stage(c: config.StageEmbedding, number: int, trunk: config.Trunk) -> config.StageEmbedding:
+def replace_stage(c: Any, stage: list[str], trunk: config.Trunk) -> Any:
+    """A front end with another trunk: its only one, or that of a stage by its number."""
+    if not stage:
+        return replace(c, trunk=trunk)
+    number = int(stage[0])
     return replace(c, trunks=(*c.trunks[:number], trunk, *c.trunks[number + 1 :]))
 
 

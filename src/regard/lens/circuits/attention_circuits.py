@@ -90,7 +90,7 @@ def find_attention_head(model: Any, where: str, head: int = 0) -> HeadPlace:
     model = unwrap_model(model)
     known = find_attentions(model)
     if where not in known:
-        raise ConfigError(f"no attention {where!r}{did_you_mean(where, list(known))} This model has "
+        raise ConfigError(f"no attention {where!r}{did_you_mean(where, list(known))} this model has "
                           f"{', '.join(known) or 'none'}")  # fmt: skip
     if not isinstance(known[where], Attention):
         raise ConfigError(f"{where}: this is no attention with projections, so it has no QK and OV circuits")

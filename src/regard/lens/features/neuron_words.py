@@ -22,9 +22,9 @@ from regard.core.model import Trunk
 from regard.inputs.text import TextEmbedding
 from regard.lens.attention_maps import unwrap_model
 from regard.lens.features.neurons import NeuronExamples
-from regard.lens.prompt import token_id
 from regard.lens.residual import find_trunk
 from regard.lens.result import LensResult, Table
+from regard.lens.stream.predictions import prediction_id
 from regard.models.heads import LMHead, PoolingHead, PretrainingHead, TokenHead
 from regard.models.lora import merged_weight
 from regard.models.reversible import sublayer_names
@@ -112,7 +112,7 @@ def search_neurons(
     layers = range(find_trunk(model).c.depth)
     scores: Tensor | None = None
     try:
-        id = token_id(model, word)
+        id = prediction_id(model, word, "word")
     except ConfigError:
         if examples is None:
             raise

@@ -125,12 +125,17 @@ def read_vectors(model: Any, text: Text, word: Word, index: int | None, halves: 
     find_trunk(model, trunk)
     prompt = read_source(model, text) if trunk == "encoder" else read_prompt(model, text)
     ids = prompt.given["source"] if trunk == "encoder" else prompt.ids
+    if ids.is_floating_point():
+        raise ConfigError("text: this model reads an image or a sound, which has no words; give one that reads text")
     if len(ids) != 1:
         raise DataError(f"text: {len(ids)} rows of ids; give one text at a time")
     at = find_word(model, ids[0].tolist(), text if isinstance(text, str) else None, word, index)
     places = residual_places(model, halves, trunk)
     with recording(model, prompt, *(place.address for place in places)) as run:
         x = torch.stack([run.seen[place.address][0].float().cpu() for place in places])  # (P, N, D)
+    if x.shape[1] != ids.shape[1]:
+        raise ConfigError(f"text: this model makes {x.shape[1]} vectors of {ids.shape[1]} ids, so a word has none of "
+                          "its own; give a model with a vector for each token")  # fmt: skip
     rest = [i for i in range(ids.shape[1]) if i not in at]
     return ContextVectors(x[:, at].mean(1), x[:, rest], tuple(place.name for place in places))
 

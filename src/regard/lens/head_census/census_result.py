@@ -74,8 +74,10 @@ class Census(LensResult):
         title = f"What does each head do over {self.state.tokens:,} tokens?"
         return Table(title, ("head", *(name.replace("_", " ") for name in columns)), tuple(rows), ABOUT)
 
-    def picture(self) -> Picture:
+    def picture(self) -> Picture | None:
         names = [name for name in SHARES if not bool(self.metric(name).isnan().all())]
+        if not names:  # a graph has no order, and its nodes no roles
+            return None
         values = torch.stack([self.metric(name).nan_to_num() for name in names], 1)
         return Picture("grid", "What does each head do?", values, [f"{where} {head}" for where, head in self.heads],
                        [name.replace("_", " ") for name in names], "share")  # fmt: skip

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.config.errors import RunError
+from regard.config.errors import ConfigError, RunError
 from regard.inputs.text import TextEmbedding
 from regard.lens.activation_stream import TextRow, join_prompts
 from regard.lens.attention_maps import TrunkNote, unwrap_model
@@ -57,6 +57,10 @@ class CensusState:
             self.sums[where].add_positions(pattern, tables, heads)
 
         notes = run_batch(model, prompt, add, TEXT_ROLES, self.marks)
+        for where, note in notes.items():
+            if note.tokens.batch != len(prompt.first):
+                raise ConfigError(f"{where}: this model makes {note.tokens.batch} sequences of {len(prompt.first)} "
+                                  "rows, and a census counts one of each; lens.summarize_heads reads them")  # fmt: skip
         whole = BatchSums(*(join_heads(parts, name) for name in ("sums", "weights")))
         self.top.add(whole, row_sequences(rows), sequence_ids(notes, len(prompt.first)), self.sequences)
         self.count_tokens(notes)
