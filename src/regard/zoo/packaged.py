@@ -18,3 +18,11 @@ def packaged_names() -> list[str]:
 
 def packaged_dir() -> Path:
     return Path(str(files(__package__).joinpath("models")))
+
+
+def packaged_card(name: str) -> dict[str, str]:
+    """The table on the card of a packaged model: shape, data, parameters, size, figure, limits, recipe."""
+    text = (packaged_dir() / name / "README.md").read_text(encoding="utf8")
+    top = text.partition("\n## ")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in top.splitlines() if line.startswith("| ")]
+    return {row[0]: row[1] for row in rows if len(row) == 2 and row[0]}

@@ -1,0 +1,64 @@
+"""Every packaged model is whole, and the figures on its card are those that it has."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import regard
+from regard.data.records import BadRecordPolicy
+from regard.data.sources import find_records
+from regard.files.manifest import verify_manifest
+from regard.report.image_rows import encode_png
+from regard.zoo.packaged import packaged_card, packaged_dir, packaged_names
+
+
+def rows_of(source):
+    [table] = find_records([source])
+    return list(table.records(BadRecordPolicy()))
+
+
+def card_figure(name, words):
+    """The number behind some words of a card, such as "accuracy 0.98"."""
+    return float(re.search(rf"{words}\s(\d+\.\d+)", (packaged_dir() / name / "README.md").read_text())[1])
+
+
+@pytest.mark.parametrize("name", packaged_names())
+def test_its_folder_is_as_it_was_written(name):
+    assert verify_manifest(packaged_dir() / name) == ""
+
+
+def test_the_accuracy_of_digits_is_the_one_on_its_card():
+    found = regard.evaluate("digits", "digits:test")
+
+    assert found.rows == 359
+    assert packaged_card("digits")["figure"] == f"accuracy {found.scores['accuracy']:.4f} on `digits:test`, 359 images"
+    assert found.scores["accuracy"] > 0.98
+
+
+def test_the_nearest_image_names_as_many_digits_as_the_card_of_digits_says():
+    seen, asked = rows_of("digits"), rows_of("digits:test")
+    images = [torch.tensor([row["pixels"] for row in rows], dtype=torch.float) for rows in (seen, asked)]
+    nearest = torch.cdist(images[1], images[0]).argmin(1).tolist()
+    right = sum(seen[one]["label"] == row["label"] for one, row in zip(nearest, asked, strict=True))
+
+    assert round(right / len(asked), 4) == card_figure("digits", "right name for")
+
+
+@pytest.mark.slow
+def test_classify_names_a_digit_of_a_file_offline_and_from_any_folder(tmp_path):
+    row = next(row for row in rows_of("digits:test") if row["label"] == 9)
+    image = torch.tensor(row["pixels"]).view(1, 8, 8).mul(255).div(16).round().to(torch.uint8)
+    (tmp_path / "nine.png").write_bytes(encode_png(image))
+    offline = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(Path(regard.__file__).parents[1])}
+    done = subprocess.run([sys.executable, "-m", "regard", "classify", "digits", "nine.png", "--json"], cwd=tmp_path,
+                          env=offline, capture_output=True, encoding="utf8", timeout=120)  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
+    [answer] = json.loads(done.stdout)["answers"]
+    assert list(answer["classes"]) == ["9"]
