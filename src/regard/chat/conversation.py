@@ -1,10 +1,10 @@
 """Conversation: the turns of a chat, and the model's next reply.
 
-    system, you, it, you, it, ..., you ── format ──► ids ── DecodeSession ──► its reply, piece by piece
-            └ the oldest exchanges go when they are more than the model reads at once
+    system, user, assistant, ..., user ── format ──► ids ── DecodeSession ──► the reply, piece by piece
+            └ the oldest exchanges are dropped when they exceed the context window
 
-Each turn reads only what is new (`regard.generation.conversation_cache`), and gives the reply that reading everything
-again would give.
+Each turn prefills only the new tokens (`regard.generation.conversation_cache`), and gives the reply that a full prefill
+would give.
 """
 
 import time
@@ -22,15 +22,15 @@ from regard.generation.session import DecodeSession
 from regard.generation.text_stream import TextStream
 from regard.inference.model import Model
 
-SHARE = 0.75  # of the window stays when it is full: were it more, every turn from then on would read all again
-Exchange = tuple[str, str]  # what was asked, and what was said
+SHARE = 0.75  # of the window is kept when it is full: with more, every turn from then on would need a full prefill
+Exchange = tuple[str, str]  # a user message, and the reply
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChatReply:
-    """What was said, and why it ended: by length, end, stop, or because it was stopped.
+    """A reply with its finish reason: length, eos, stop, or stopped by the user.
 
-    Of the tokens before it `kept` had been read in turns before, and `read` are new.
+    Of its prompt tokens `kept` were in the KV cache, and `read` were prefilled.
     """
 
     text: str
@@ -43,14 +43,15 @@ class ChatReply:
 
 
 class Conversation:
-    """Say something, and iterate over the answer. The settings are those of `config.SamplingParams`."""
+    """A chat with a model: send messages, and iterate over the replies. The settings are those of
+    `config.SamplingParams`."""
 
     def __init__(
         self, model: Model, form: TemplateFormat | ContinuationFormat, *, system: str | None = None, **settings: Any
     ) -> None:
         self.model, self.form, self.memory = model, form, ConversationCache()
         self.exchanges: list[Exchange] = []
-        self.first = 0  # so many exchanges are no longer read
+        self.first = 0  # exchanges that were dropped from the prompt
         self.system: str | None = None
         self.settings: dict[str, Any] = {}
         self.answer: ChatReply | None = None
@@ -64,7 +65,7 @@ class Conversation:
         return self.prompt_ids(self.exchanges)
 
     def prompt_ids(self, exchanges: list[Exchange], *new: Message) -> list[Message]:
-        """Exchanges as messages, after the system's."""
+        """The exchanges as messages, after the system message."""
         first = [] if self.system is None else [{"role": "system", "content": self.system}]
         return [
             *first,
@@ -72,22 +73,22 @@ class Conversation:
             *new,
         ]
 
-    # ---------------------------------------------------------------- talking
+    # ---------------------------------------------------------------- messages and replies
 
     def send(self, text: str) -> Iterator[str]:
-        """The answer to a message, piece by piece. What is broken off stays as far as it came; without a token of an
-        answer, the message is not part of the conversation either."""
+        """The reply to a message, piece by piece. An interrupted reply is kept as far as it came; without any token of
+        a reply, the message is dropped as well."""
         self.tries = 0
         return self.finish_reply(text, self.exchanges)
 
     def regenerate(self) -> Iterator[str]:
-        """Another answer to the last message."""
+        """Another reply to the last message."""
         question, _ = self.last
         self.tries += 1
         return self.finish_reply(question, self.exchanges[:-1])
 
     def stop(self) -> bool:
-        """End the answer with the token under way; False if there is none yet, or this was asked before."""
+        """End the reply after the current token; False if there is none yet, or it is already stopped."""
         if self.speech is None or not self.speech.rows[0].ids or self.stopped:
             return False
         self.stopped = True
@@ -106,7 +107,7 @@ class Conversation:
                 yield part
             whole = True
         except config.RunError:
-            self.speech = None  # what damaged weights have said is no answer
+            self.speech = None  # the output of damaged weights is no reply
             raise
         finally:
             self.memory.store(session) if whole else self.memory.forget()
@@ -123,10 +124,11 @@ class Conversation:
         return ChatReply(text=made.text, tokens=len(made.ids), reason=reason, seed=speech.session.seed, seconds=seconds,
                       read=before - kept, kept=kept)  # fmt: skip
 
-    # ---------------------------------------------------------------- what is read
+    # ---------------------------------------------------------------- prompts
 
     def session(self, ids: list[int], turn: int) -> DecodeSession:
-        """Turns have random numbers of their own: with those of the turn before, answers would resemble each other."""
+        """A decode session for one turn. Each turn has its own seed: with the same random numbers, replies would
+        resemble each other."""
         c, most = self.sampling(ids), context_window(self.model, self.model.generation_limits)
         seed = {} if c.seed is None else {"seed": c.seed + turn}
         room = (
@@ -135,14 +137,14 @@ class Conversation:
         return self.model.session([ids], end_ids=self.form.ends, **self.settings | seed | room)
 
     def sampling(self, ids: list[int]) -> config.SamplingParams:
-        """How tokens are chosen after these, as the folder has it and as it was set."""
+        """The sampling params of a turn: the folder's defaults, then the settings."""
         return sampling_params(
             self.model.default_settings([ids], new=self.settings.get("max_new_tokens")) | self.settings,
             self.form.tokenizer,
         )
 
     def fit_window(self, text: str, past: list[Exchange]) -> tuple[int, list[int]]:
-        """The exchange to begin with and the ids to be read: all while there is room for an answer, then fewer."""
+        """The first exchange to keep and the prompt ids: all exchanges while there is room for a reply, then fewer."""
         first, most = min(self.first, len(past)), context_window(self.model, self.model.generation_limits)
         ids = self.form.ids(self.prompt_ids(past[first:], user_message(text)))
         if most is None or len(ids) <= (room := most - min(self.sampling(ids).max_new_tokens, most // 2)):
@@ -159,7 +161,7 @@ class Conversation:
                           "from now on its oldest exchanges are not read", stacklevel=3)  # fmt: skip
         return first, ids
 
-    # ---------------------------------------------------------------- changing it
+    # ---------------------------------------------------------------- changes
 
     @property
     def last(self) -> Exchange:
@@ -168,17 +170,17 @@ class Conversation:
         return self.exchanges[-1]
 
     def undo(self) -> Exchange:
-        """Take the last exchange back."""
+        """Remove the last exchange."""
         gone = self.last
         self.exchanges = self.exchanges[:-1]
         return gone
 
     def clear(self) -> None:
-        """Begin anew; the system's message and the settings stay."""
+        """Remove all exchanges; the system message and the settings stay."""
         self.exchanges, self.first, self.warned = [], 0, False
 
     def set(self, settings: Mapping[str, Any]) -> None:
-        """Settings from the next answer on; None is as the folder has it, or as usual."""
+        """Change settings from the next reply on; None resets one to its default."""
         merged = {**self.settings, **canonical_settings(settings)}
         sampling_params(
             {name: SAMPLING_DEFAULTS.get(name) if value is None else value for name, value in merged.items()},
@@ -187,24 +189,24 @@ class Conversation:
         self.settings = {name: value for name, value in merged.items() if value is not None}
 
     def set_system(self, text: str | None) -> None:
-        """What the model is told before all else."""
+        """Set the system message."""
         before, self.system = self.system, text or None
         try:
             if self.system is not None:
-                self.form.ids(self.prompt_ids([], user_message("a")))  # some templates know no system
+                self.form.ids(self.prompt_ids([], user_message("a")))  # raises if the template has no system messages
         except (config.ConfigError, config.DataError):
             self.system = before
             raise
 
-    # ---------------------------------------------------------------- keeping it
+    # ---------------------------------------------------------------- saving
 
     def table(self) -> dict[str, Any]:
-        """All of it, in what JSON can say."""
+        """The whole conversation as JSON values."""
         settings = {name: value for name, value in self.settings.items() if name != "seed"}
         return {"messages": self.messages, "settings": settings, "seed": self.settings.get("seed")}
 
     def restore(self, table: Any) -> None:
-        """Go on from one that was kept; what is none is refused, and changes nothing."""
+        """Restore a saved conversation; an invalid one is refused, and changes nothing."""
         if not isinstance(table, dict) or not isinstance(table.get("settings", {}), dict):
             raise config.DataError("expected a table with messages, settings and seed, as a conversation is kept")
         other = Conversation(self.model, self.form)
@@ -212,13 +214,13 @@ class Conversation:
         other.set_system(system)
         other.set({**table.get("settings", {}), "seed": table.get("seed")})
         if other.exchanges:
-            self.form.ids(other.messages)  # refuses what cannot be said, and turns that the template does not take
+            self.form.ids(other.messages)  # raises if the template refuses these turns, or the tokenizer the text
         self.clear()
         self.exchanges, self.system, self.settings = other.exchanges, other.system, other.settings
 
 
 def split_messages(messages: Any) -> tuple[str | None, list[Exchange]]:
-    """A list of messages as the system's and the exchanges."""
+    """A list of messages as the system message and the exchanges."""
     rows: list[Any] = messages if isinstance(messages, list) else [messages]
     if not all(isinstance(row, dict) and isinstance(row.get("role"), str) and isinstance(row.get("content"), str)
                for row in rows):  # fmt: skip

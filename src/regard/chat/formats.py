@@ -1,7 +1,7 @@
 r"""Conversation formats: how messages become the ids that a model continues.
 
-TemplateFormat       <|im_start|>user\nHi!<|im_end|>\n<|im_start|>assistant\n    as a chat model was trained to read
-ContinuationFormat   Once upon a time, there was a                               one after the other, none between
+TemplateFormat       <|im_start|>user\nHi!<|im_end|>\n<|im_start|>assistant\n    the model's own chat template
+ContinuationFormat   Once upon a time, there was a                               plain concatenation
 """
 
 import re
@@ -13,7 +13,7 @@ from regard.inference.model import Model
 from regard.text.chat_template import ChatTemplate
 from regard.text.special_parsing import any_token_pattern
 
-MARK = "\ue001"  # an answer that no template knows
+MARK = "\ue001"  # a private-use character, to find the place of a reply in a template
 Message = dict[str, str]
 
 
@@ -26,7 +26,7 @@ def assistant_message(text: str) -> Message:
 
 
 class TemplateFormat:
-    """A chat. Its answers end where the template ends them, and it never outgrows what the model reads at once."""
+    """The format of a chat template. Replies end with its end token, and a chat never exceeds the context window."""
 
     slides = False
 
@@ -40,7 +40,7 @@ class TemplateFormat:
         return self.chat.encode(self.tokenizer, messages)
 
     def parse_reply(self, messages: list[Message], text: str) -> str:
-        """An answer as the content of a message: some templates write the space that the model has said itself."""
+        """The reply as the content of a message: some templates write the space that the model has generated itself."""
         with suppress(config.DataError):
             begun = self.chat.render(messages) + text.rstrip()
             for content in (text, text.strip()):
@@ -52,7 +52,8 @@ class TemplateFormat:
 
 
 class ContinuationFormat:
-    """A text that two write. It slides: beyond what the model reads at once, it goes on from its newest part."""
+    """A text continued by user and model in turn. It slides: beyond the context window it continues from its newest
+    part."""
 
     slides = True
     ends: frozenset[int] = frozenset()
@@ -74,14 +75,14 @@ class ContinuationFormat:
 
 
 def find_chat_template(model: Model) -> ChatTemplate | None:
-    """The chat template in a model's folder or file, if there is one."""
+    """The chat template of a model's folder or file, if there is one."""
     path = None if model.source_folder is None else model.source_folder.path
     found = ChatTemplate.load(path) if path is not None and path.is_dir() else None
     return found or (None if model.tokenizer is None else ChatTemplate.of(model.tokenizer.card))
 
 
 def template_end_ids(chat: ChatTemplate, tokenizer: Any) -> frozenset[int]:
-    """The special token that a template puts after an answer: <|im_end|>, where the folder names another end."""
+    """The end token that a template puts after a reply, such as <|im_end|>, which may differ from the folder's."""
     talk = [user_message("a"), assistant_message(MARK)]
     _, found, after = chat.render(talk, add_generation_prompt=False).rpartition(MARK)
     tokens, _ = chat.controls(tokenizer)

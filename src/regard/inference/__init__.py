@@ -1,1 +1,1 @@
-"""Inference: the public `Model`, loading it, and its verbs with texts, images, sounds and tables in, answers out."""
+"""Inference: the public `Model`, loading, and its tasks, from texts, images, sounds and tables to results."""

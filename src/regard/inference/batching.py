@@ -2,8 +2,8 @@
 
     lengths  3 9 4 8  ── length_batches ──►  [0, 2] [3, 1]  ── run_batched ──►  results 0 1 2 3
 
-Everything that is predicted for many inputs goes through `run_batched`: without dropout and without gradients, a batch
-at a time. Inputs of like length go together, since the shorter ones of a batch are padded to its longest.
+All predictions for many inputs go through `run_batched`: without dropout and without gradients, a batch at a time.
+Inputs of similar length share a batch, since the shorter ones are padded to the longest.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,18 +12,19 @@ from typing import Any, TypeVar
 
 from regard.generation.session import inference_mode
 
-BATCH_TOKENS = 4096  # of a batch, padding included, unless a caller has less memory or more
+BATCH_TOKENS = 4096  # tokens of a batch, padding included, by default
 T = TypeVar("T")
-OnBatch = Callable[[list[int]], object]  # is called after each batch with the indices of its items
-Progress = Callable[[int], object]  # is called with how many inputs are done
+OnBatch = Callable[[list[int]], object]  # called after each batch with the indices of its items
+Progress = Callable[[int], object]  # called with the number of inputs done
 
 
 def length_batches(
     lengths: Sequence[int | None], budget: int = BATCH_TOKENS, copies: int = 1
 ) -> Iterator[list[int]]:  # fmt: skip
-    """Indices of items of like length, the shortest first: as many as fit into `budget` tokens, or one that is longer.
+    """Batches of item indices by length, the shortest first: as many as fit into `budget` tokens, or a single longer
+    one.
 
-    Each item is run in so many `copies`, as the beams of a search are. An item without a length is in no batch.
+    Each item counts `copies` times, as for beams. An item without a length is in no batch.
     """
     group: list[int] = []
     known = [(length, place) for place, length in enumerate(lengths) if length is not None]
@@ -37,7 +38,7 @@ def length_batches(
 
 
 def in_chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """So many items at a time, in their order: `itertools.batched` of Python 3.12, in lists."""
+    """Lists of `size` items, in order, like `itertools.batched` of Python 3.12."""
     left = iter(items)
     while some := list(islice(left, size)):
         yield some
@@ -47,7 +48,7 @@ def run_batched(
     model: Any, items: Sequence[Any], batches: Iterable[list[int]], run: Callable[[list[Any]], Iterable[Any]],
     on_batch: OnBatch | None = None,
 ) -> list[Any]:  # fmt: skip
-    """The result of each item, in order: `run` takes the items of one batch. None for an item that is in no batch."""
+    """The result of each item, in order; `run` takes the items of one batch. None for an item in no batch."""
     found: dict[int, Any] = {}
     for places in batches:
         with inference_mode(list(model.modules())):
@@ -58,8 +59,8 @@ def run_batched(
 
 
 def count_inputs(progress: Progress | None, owners: Sequence[int] | None = None) -> OnBatch | None:
-    """Tells `progress` how many inputs are done. Where items are parts of inputs, as the windows of a long text,
-    `owners` has the input of each; one counts from its first part on."""
+    """An `on_batch` that reports the number of inputs done to `progress`. Where items are parts of inputs, such as
+    windows of a long text, `owners` maps items to inputs; an input counts from its first part on."""
     done: set[int] = set()
 
     def on_batch(places: list[int]) -> None:

@@ -1,13 +1,13 @@
 """Classification with a trained model: class probabilities, or a number, for texts, images, recordings and records.
 
-    one of several classes    softmax, and all probabilities together are 1
+    one of several classes    softmax: the probabilities sum to 1
     several at a time         a sigmoid for each: problem_type "multi_label_classification" in config.json
     a number                  as it is: problem_type "regression", or one output alone
 
     regard.load("runs/digits").classify(["three.png"], top_k=2)        [{"3": 0.98, "5": 0.01}]
 
-A text is given as it is; everything else as files, as what a column of records holds (PIL images, arrays, samples), or
-as records. A file that holds records (.jsonl, .csv, ...) stands for all of them.
+Texts are passed as strings; other inputs as files, as values of a record's column (PIL images, arrays, samples), or as
+records. A file of records (.jsonl, .csv, ...) stands for all of them.
 """
 
 import os
@@ -47,12 +47,12 @@ SEVERAL = "multi_label_classification"
 
 
 def config_json_of(model: Any) -> Mapping[str, Any]:
-    """The config.json that a model was read with; nothing of one that was made here."""
+    """The config.json that a model was loaded with; empty for a model built here."""
     return {} if model.source_folder is None else model.source_folder.said
 
 
 def label_names(model: Any, count: int) -> tuple[str, ...]:
-    """What the answers are called: by training, by id2label, or else by number; none twice."""
+    """The names of the classes: those of training, of id2label, or numbers; duplicates are numbered."""
     known = getattr(model.task, "classes", ())
     if len(known) == count:
         return tuple(known)
@@ -64,24 +64,24 @@ def label_names(model: Any, count: int) -> tuple[str, ...]:
 
 
 def is_multi_label(model: Any) -> bool:
-    """Whether more than one class may be right."""
+    """Whether several classes may apply to one input."""
     return config_json_of(model).get("problem_type") == SEVERAL and model.task is None
 
 
 def is_regression(model: Any) -> bool:
-    """Whether the answer is a number and no class."""
+    """Whether the model predicts a number instead of a class."""
     if model.task is not None:
         return isinstance(model.task, config.Regression)
     return model.c.head.out == 1 and config_json_of(model).get("problem_type") != SEVERAL
 
 
 def check_classifier(model: Any) -> None:
-    """Refuses a model that has no answer for the whole text."""
+    """Refuse a model without one prediction for the whole input."""
     head, task = model.c.head, model.task
     trained = task is None or isinstance(task, config.Classification | config.Regression)
     vectors = architecture_ends_with(model, "WithProjection") or isinstance(
         model.c, config.DualEncoder
-    )  # which are compared
+    )  # vectors, which are compared
     if not trained or vectors or not isinstance(head, config.PoolingHead) or head.out is None:
         kind = head.kind if task is None else task.kind
         raise ConfigError(f"this model was trained for {kind!r} and tells no classes; name one that was trained for "
@@ -97,9 +97,9 @@ def classify_texts(
     progress: Callable[[int], object] | None = None,
     refuse: OnBadInput | None = None,
 ) -> list[Any]:
-    """For each text, or pair, the probability of every class by name, the likeliest first; or the number.
+    """For each text, or pair, the probability of every class by name, the most probable first; or the predicted number.
 
-    A text that cannot be read raises, or is None where `refuse` is told of it.
+    A text that cannot be encoded raises, or is None where `refuse` handles the error.
     """
     check_classifier(model)
     reader = TextInputs.of(model)
@@ -113,7 +113,7 @@ def classify_texts(
 def classify_inputs(
     model: Model, inputs: Sequence[Any], pairs: Sequence[str] | None = None, *, top_k: int | None = None
 ) -> list[Any]:
-    """For each input the probability of every class, or of the `top_k` likeliest; or the number."""
+    """For each input the probability of every class, or of the `top_k` most probable; or the predicted number."""
     check_is_list(inputs)
     if top_k is not None and top_k < 1:
         raise ConfigError(f"top_k: {top_k} leaves nothing to tell; choose one or more")
@@ -130,18 +130,18 @@ def label_probabilities(model: Any, row: Tensor) -> dict[str, float] | float:  #
     return {names[place]: float(shares[place]) for place in shares.argsort(descending=True, stable=True).tolist()}
 
 
-INPUTS_AT_ONCE, TEXTS_AT_ONCE = 64, 4096  # of texts in memory those of like length go together
-LIKELY = 0.5  # of several classes that may all be right, those from here on are told
-PAIR = "pair"  # the column of a second text, where a published model does not say
+INPUTS_AT_ONCE, TEXTS_AT_ONCE = 64, 4096  # inputs, and texts, in memory at once; texts of similar length share a batch
+LIKELY = 0.5  # threshold of multi-label classes that are reported
+PAIR = "pair"  # the column of a second text, where a published model names none
 
 
 def looks_like_file(thing: str) -> bool:
-    """Whether a text is rather the name of a file, which is not there."""
+    """Whether a text looks like the name of a file that does not exist."""
     return " " not in thing.strip() and file_format(thing) in (*RECORD_SUFFIXES, *TEXT_SUFFIXES)
 
 
 class SkipBadRecords(BadRecordPolicy):
-    """Passes over records that cannot be read, and tells of each."""
+    """Bad-record policy that skips records and passes each error to `refuse`."""
 
     def __init__(self, refuse: Callable[[DataError], object]) -> None:
         super().__init__("skip")
@@ -156,14 +156,14 @@ def text_columns(record: Record, names: Sequence[str]) -> list[str]:
 
 
 class Classifier:
-    """A model that tells classes, or gives numbers; `name` is what to call it."""
+    """A classification or regression model with its inputs; `name` stands in error messages."""
 
     def __init__(
         self, model: Model, name: str = "this model", refuse: Callable[[DataError], object] | None = None
     ) -> None:
         self.model, self.name, self.textual = model, name, reads_text(model)
-        self.paired = False  # whether every text has come with a second one
-        self.refuse = refuse  # is told of each text without an answer; unless there is one, the first raises
+        self.paired = False  # whether every text has a second one
+        self.refuse = refuse  # handles the error of each bad input; without it, the first error raises
         try:
             check_classifier(model)
         except ConfigError as problem:
@@ -185,11 +185,11 @@ class Classifier:
 
     @property
     def example(self) -> str:
-        """What such a file may be called."""
+        """An example of an input file's name."""
         return "A.png" if isinstance(self.task, tasks.InputTask) and self.task.sense.column == "image" else "A.jsonl"
 
     def __call__(self, things: Sequence[str], top: int | None = None) -> Iterator[dict[str, Any]]:
-        """What the model says of each word of a command line, in order; `top` classes, or else the likeliest."""
+        """The predictions for the arguments of a command line, in order: `top` classes, or the most probable."""
         for name, record, answer in self.predict(row for thing in things for row in self.rows(thing)):
             if answer is not None:
                 yield {
@@ -199,15 +199,15 @@ class Classifier:
                 }
 
     def predict(self, rows: Iterable[tuple[str, Record]]) -> Iterator[tuple[str, Record, Any]]:
-        """Records with their names, and what the model says of each; None for one that `refuse` was told of."""
+        """Records with their names and predictions; None for a record whose error `refuse` handled."""
         for some in in_chunks(rows, TEXTS_AT_ONCE if self.textual else INPUTS_AT_ONCE):
             answers = self.classify_texts(some) if self.textual else self.classify_inputs(some)
             yield from ((*row, answer) for row, answer in zip(some, answers, strict=True))
 
-    # ---------------------------------------------------------------- inputs of a program
+    # ---------------------------------------------------------------- inputs in Python
 
     def inputs(self, things: Sequence[Any], pairs: Sequence[str] | None) -> Iterator[tuple[str, Record]]:
-        """The records of texts, images, sounds and whatever else `Model.classify` is given, in order."""
+        """The records of the inputs of `Model.classify`, in order: texts, images, sounds, files, records."""
         if pairs is not None and not self.textual:
             raise ConfigError(f"pairs: {self.name} reads {self.model.c.embed.kind!r} and no texts; leave them out")
         if pairs is not None and len(pairs) != len(things):
@@ -237,10 +237,10 @@ class Classifier:
             raise DataError(f"{name}: {self.name} was trained on pairs of texts; give the second ones as pairs")
         return Record({self.column: thing} | ({} if other is None else {self.pair or PAIR: other}), name)
 
-    # ---------------------------------------------------------------- words of a command line
+    # ---------------------------------------------------------------- arguments of a command line
 
     def rows(self, thing: str) -> Iterator[tuple[str, Record]]:
-        """What a text or a file holds to be asked, by name."""
+        """The records of a text or a file, by name."""
         for record in self.records(thing):
             yield (thing if self.textual or record.where == thing else record.where), record
 
@@ -251,12 +251,12 @@ class Classifier:
 
     @property
     def column(self) -> str:
-        """Where records have what is classified."""
+        """The column with the input of the model."""
         found: str = (self.c if self.task is None else self.task.c).input  # type: ignore[union-attr]
         return found
 
     def file_records(self, path: str) -> Iterable[Record]:
-        """The records of a file or a folder, or the file itself where that is one: an image, a recording."""
+        """The records of a file or a folder; an image or a recording is one record."""
         found = find_records((path,), config.Data(text_column=self.column) if self.textual else None)
         return (
             record
@@ -265,7 +265,7 @@ class Classifier:
         )
 
     def record_of_text(self, text: str, column: str) -> Record:
-        """A text, or two with a tab between for a model that reads pairs."""
+        """The record of a text; for a model of text pairs, two texts with a tab between."""
         first, tab, second = text.partition("\t")
         if not self.pair or (not tab and self.model.task is None):
             return Record({column: text}, repr(text[:40]))
@@ -281,7 +281,7 @@ class Classifier:
     # ---------------------------------------------------------------- records
 
     def classify_texts(self, rows: Sequence[tuple[str, Record]]) -> list[Any]:
-        """Answers to texts: those with a second text, and those without."""
+        """Predictions for text records, those with and those without a second text."""
         told: dict[int, Any] = {}
         for paired in (True, False):
             places = [place for place, (_, record) in enumerate(rows) if self.has_pair(record) == paired]
@@ -303,7 +303,7 @@ class Classifier:
         return self.paired or self.pair is not None and (self.model.task is not None or self.pair in record)
 
     def classify_inputs(self, rows: Sequence[tuple[str, Record]]) -> list[Any]:
-        """Answers to what is no text, all in one batch."""
+        """Predictions for other records, all in one batch."""
         task, device = self.task, next(self.model.parameters()).device
         assert isinstance(task, tasks.InputTask)
 
@@ -315,7 +315,7 @@ class Classifier:
         return run_batched(self.model, examples, [list(range(len(rows)))], forward)
 
     def format_answer(self, answer: Any, top: int | None) -> dict[str, Any]:
-        """The likeliest classes with their probabilities, or the number."""
+        """The most probable classes with their probabilities, or the number."""
         if isinstance(answer, float):
             return {"number": answer}
         likely = sum(share >= LIKELY for share in answer.values()) if is_multi_label(self.model) else 1

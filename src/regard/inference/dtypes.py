@@ -1,4 +1,4 @@
-"""Floating-point dtypes by name: torch's own, and what people call them."""
+"""Floating-point dtypes by name: torch's names and common aliases."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ WORDS = ("auto", *DTYPES, *DTYPE_ALIASES)
 
 
 def parse_dtype(dtype: Any, key: str = "dtype") -> torch.dtype | None:
-    """The torch type that a type or a name means; None for "auto", as the weights are stored."""
+    """The torch dtype of a dtype or name; None for "auto", the stored dtype of the weights."""
     if isinstance(dtype, torch.dtype) and dtype in DTYPES.values():
         return dtype
     name = dtype.removeprefix("torch.").lower() if isinstance(dtype, str) else ""

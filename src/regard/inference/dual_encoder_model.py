@@ -25,29 +25,30 @@ if TYPE_CHECKING:
 
 
 class DualEncoderModel(PretrainedMixin, DualEncoderHFCallMixin, PackableModel, dual_encoder.DualEncoder):
-    """Two towers, of which the first sees and the second reads, with the tokenizer of the second."""
+    """A dual encoder: an image tower and a text tower, with the tokenizer of the text tower."""
 
     def __init__(self, c: config.DualEncoder) -> None:
         super().__init__(c)
         self.target_tokenizer: Tokenizer | None = None
         self.decoder_start_id: int | None = None
         self.context: int | None = None
-        self.task: config.Task | None = None  # what it was trained to be asked
-        self.source_folder: ModelFolder | None = None  # where it was read
+        self.task: config.Task | None = None  # the task of its training
+        self.source_folder: ModelFolder | None = None  # the folder that it was loaded from
 
     def match(self, pictures: Sequence[Any], texts: Sequence[str]) -> Tensor:  # (B, C)
-        """How likely each text is the one that goes with a picture, among these texts."""
+        """The probability of each text, among these texts, to match an image."""
         with inference_mode(list(self.modules())):
             return (self.logit_scale * self.embed_images(pictures) @ self.embed_texts(texts).mT).softmax(-1)
 
     def embeddings(self, things: Sequence[Any], *, normalize: bool = True) -> Tensor:  # (B, D)
-        """One vector for each text and each picture, which is named by its file; of length 1 unless not `normalize`."""
+        """One vector for each text and each image, which is named by its file; of length 1 unless not `normalize`."""
         from regard.inference.embedding import embed_inputs
 
         return embed_inputs(self, things, normalize=normalize)
 
     def embed_images(self, pictures: Sequence[Any]) -> Tensor:  # (B, D)
-        """The vector of each picture, of length 1: files by name, bytes (C, H, W), or whatever else the sense takes."""
+        """The vector of each image, of length 1: files by name, bytes (C, H, W), or other inputs of the image
+        processor."""
         from regard.inference.record_inputs import front_end_inputs, input_records
 
         with inference_mode(list(self.modules())):
@@ -87,7 +88,7 @@ class DualEncoderModel(PretrainedMixin, DualEncoderHFCallMixin, PackableModel, d
         return self.scale.device
 
     def save(self, path: str | Path) -> None:
-        """Weights, config and tokenizer as a folder."""
+        """Save weights, config and tokenizer as a folder."""
         from regard.hub import write_folder
 
         write_folder.save_model(
@@ -95,7 +96,7 @@ class DualEncoderModel(PretrainedMixin, DualEncoderHFCallMixin, PackableModel, d
         )
 
     def refuse_verb(self, *things: Any, **settings: Any) -> NoReturn:
-        """What the verbs of a Model do here."""
+        """The verbs of a `Model` that a dual encoder does not have."""
         raise ConfigError("two towers compare what they are shown and write nothing; ask them match, embed_images "
                           "or embed_texts")  # fmt: skip
 

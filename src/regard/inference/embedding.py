@@ -1,9 +1,9 @@
-"""Embeddings of texts and images: one vector each, near in direction where the meaning is near.
+"""Embeddings of texts and images: one vector each, with similar directions for similar meanings.
 
     how are you ?  ──►  a vector for each token  ── the mean of them ──►  (D,)  ── divided by its length ──►  |v| = 1
 
-A sentence-transformers folder says how vectors are pooled, and whether they are normalised. A model that pools by
-itself, as each tower of CLIP does, gives its own vector.
+A sentence-transformers folder sets the pooling, and whether vectors are normalised. A model with a pooling of its own,
+such as each tower of CLIP, gives its own vector.
 """
 
 from collections.abc import Callable, Sequence
@@ -41,10 +41,10 @@ def embed_inputs(
     model: Any, things: Sequence[Any], *, normalize: bool = True, names: Sequence[str] | None = None,
     progress: Callable[[int], object] | None = None, refuse: OnBadInput | None = None,
 ) -> Tensor:  # fmt: skip
-    """(B, D) in fp32 on the CPU: a vector for each text, and for each picture where the model sees.
+    """(B, D) in fp32 on the CPU: a vector for each text, and for each image where the model takes images.
 
-    In length 1, unless the folder says otherwise or not `normalize`. `names` are what errors call the things. A
-    text that cannot be read raises, or has a row of NaN where `refuse` is told of it.
+    Vectors have length 1, unless the folder says otherwise or not `normalize`. `names` stand in errors. A text that
+    cannot be encoded raises, or has a row of NaN where `refuse` handles the error.
     """
     check_is_list(things)
     how, told = pooling_of(model), dict[int, Tensor]()
@@ -64,7 +64,7 @@ def add_count(progress: Progress, before: int, done: int) -> None:
 
 
 def pooling_of(model: Any) -> "SentencePooling":
-    """How a vector is made: as the folder says, or else the mean over all tokens, in length 1."""
+    """The pooling of a model's folder, or else the mean over all tokens, normalised."""
     from regard.hub.sentence_pooling import SentencePooling
 
     said = (
@@ -74,7 +74,7 @@ def pooling_of(model: Any) -> "SentencePooling":
 
 
 def is_image_input(model: Any, thing: Any) -> bool:
-    """Whether a thing is looked at: all that a model is shown that reads no text, and files of pictures."""
+    """Whether an input is an image: any input of a model without texts, or an image file for a dual encoder."""
     if isinstance(model.c, config.DualEncoder):
         named = isinstance(thing, str) and Path(thing).suffix.lower() in SEEN and len(thing.split()) == 1
         return named or not isinstance(thing, str)
@@ -88,7 +88,7 @@ def embed_texts(
     model: Any, things: Sequence[Any], places: list[int], on_batch: OnBatch | None, *, pooling: "SentencePooling",
     names: Sequence[str] | None, refuse: OnBadInput | None = None,
 ) -> list[Any]:  # fmt: skip
-    """A vector for each; None where `refuse` was told."""
+    """A vector for each text; None where `refuse` handled an error."""
     reader, tower = TextInputs.of(model, pooling.length), model
     if isinstance(model.c, config.DualEncoder):
         tower = next(each for each in model.towers if each.c is reader.c)
@@ -107,14 +107,14 @@ def pooled_vectors(tower: Any, given: Given, place: str) -> Tensor:  # (B, D) in
 
 
 def normalize_text(model: Any, text: str) -> str:
-    """A text as the towers were shown theirs: where they were lists, a list of one."""
+    """A text in the form of the training texts of a dual encoder, which may have been lists of phrases."""
     from regard.tasks.image_text import normalize_phrases
 
     return normalize_phrases(text) if isinstance(model.task, config.Contrastive) and model.task.phrase_list else text
 
 
 def token_states(model: Any, given: Given) -> tuple[Tensor, Tensor | None]:
-    """(B, N, D) what is known of every token, before any head; and which of them are real."""
+    """(B, N, D) the final states of all tokens before the head, and which tokens are real."""
     if model.encoder is not None:
         memory, _ = model.encode(given["source"], given["source_real"], None, None)
         return memory.x, given["source_real"]
@@ -124,7 +124,7 @@ def token_states(model: Any, given: Given) -> tuple[Tensor, Tensor | None]:
 
 
 def model_pooled(model: Any, given: Given) -> Tensor | None:
-    """(B, D) the vector that a model was trained to give for the whole, as towers are; None where it has none."""
+    """(B, D) the model's own pooled vector, such as that of a tower; None where it has none."""
     head = model.c.head.pooling if isinstance(model.c.head, config.PretrainingHead) else model.c.head
     tower = model.where.startswith("towers") or architecture_ends_with(model, "WithProjection")
     if not tower and getattr(head, "pooling", None) != "eos":
@@ -135,7 +135,7 @@ def model_pooled(model: Any, given: Given) -> Tensor | None:
 
 
 def pool_states(x: Tensor, real: Tensor | None, place: str) -> Tensor:  # (B, N, D) -> (B, D)
-    """One vector of many, where real tokens stand."""
+    """Pool the states of the real tokens to one vector."""
     keep = torch.ones_like(x[..., 0], dtype=torch.bool) if real is None else real
     if place == "mean":
         return (x * keep[..., None]).sum(1) / keep.sum(1, keepdim=True)

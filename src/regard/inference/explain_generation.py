@@ -1,9 +1,9 @@
 """Explains generation: at each step the candidates, what each logits processor removed, and the chosen token.
 
     model.explain_generation("the ", top_k=5)     a SampledExplanation: one SamplingStep for each token
-    model.explain_generation("the ", num_beams=4) a BeamExplanation: the tree of all beams, those that died among them
+    model.explain_generation("the ", num_beams=4) a BeamExplanation: the tree of all beams, pruned ones included
 
-Both are plain data; `format_explanation` writes a paragraph for each sampled token, or the tree of a search.
+Both are plain data; `format_explanation` writes a paragraph for each sampled token, or the tree of a beam search.
 
     1  ·the    ·the 0.41 → 0.62   ·a 0.20 → 0.38   ·an 0.10 → 0        the
        top_k    removes 48 tokens with 0.39: ·an ·his ·my             ├─ nice -0.60
@@ -30,12 +30,12 @@ from regard.generation.text_stream import Completion, TextStream, completion_fro
 if TYPE_CHECKING:
     from regard.inference.model import Model
 
-SHOWN = 5  # candidates of a step, and tokens that a filter removed
+SHOWN = 5  # candidates of a step, and named tokens that a processor removed
 
 
 @dataclass(frozen=True)
 class ExplainedToken:
-    """A token with its probability: by the model, and `after` all filters, when it is drawn."""
+    """A token with its probability `before` the logits processors and `after` all of them."""
 
     id: int
     token: str
@@ -45,8 +45,8 @@ class ExplainedToken:
 
 @dataclass(frozen=True)
 class ProcessorEffect:
-    """What a filter did: so many tokens `removed`, which had this `mass` of probability, the likeliest of them named;
-    and how much of the probability it `moved` from some tokens to others."""
+    """The effect of one logits processor: how many tokens it `removed` with which probability `mass`, the most probable
+    of them by name, and how much probability it `moved` between tokens."""
 
     name: str
     removed: int
@@ -57,8 +57,8 @@ class ProcessorEffect:
 
 @dataclass(frozen=True)
 class SamplingStep:
-    """One step: the likeliest candidates, what the filters did, how many tokens were `kept` with which `mass` of the
-    model's probability, and the token `chosen`; None if nothing was left."""
+    """One sampling step: the most probable candidates, the effects of the processors, how many tokens were `kept` with
+    which `mass` of the model's probability, and the token `chosen`; None if every token was forbidden."""
 
     candidates: tuple[ExplainedToken, ...]
     cuts: tuple[ProcessorEffect, ...]
@@ -69,7 +69,7 @@ class SamplingStep:
 
 @dataclass(frozen=True)
 class SampledExplanation:
-    """A text that was drawn token by token."""
+    """A sampled text with the explanation of each step."""
 
     made: Completion
     choices: tuple[SamplingStep, ...]
@@ -77,8 +77,8 @@ class SampledExplanation:
 
 @dataclass(frozen=True)
 class BeamNode:
-    """A candidate of one step of a search: it grew from the beginning at `parent` in the step before (None: the
-    prompt), and lives on, dies, or has ended with a score."""
+    """A candidate of one step of a beam search: its `parent` among the candidates of the step before (None: the
+    prompt), and its fate: it lives on, died, or ended with a score."""
 
     parent: int | None
     id: int
@@ -90,14 +90,14 @@ class BeamNode:
 
 @dataclass(frozen=True)
 class BeamExplanation:
-    """A text that was searched for, and all beginnings that were tried."""
+    """A text found by beam search, with all candidates of all steps."""
 
     made: Completion
     steps: tuple[tuple[BeamNode, ...], ...]
 
 
 def explain_generation(model: "Model", prompt: str, **settings: Any) -> SampledExplanation | BeamExplanation:
-    """The text that `generate` makes of the same settings, with how it came about."""
+    """The text that `generate` gives for these settings, with an explanation of each step."""
     settings = canonical_settings(settings)
     if lonely := next((name for name in SPECULATION_SETTINGS if settings.get(name) is not None), None):
         raise config.ConfigError(f"{lonely}: guesses ahead change how soon a text comes and not the text; leave it out "
@@ -109,7 +109,7 @@ def explain_generation(model: "Model", prompt: str, **settings: Any) -> SampledE
     )
 
 
-# ---------------------------------------------------------------- drawn
+# ---------------------------------------------------------------- sampling
 
 
 def explain_sampling(model: "Model", prompt: str, settings: dict[str, Any]) -> SampledExplanation:
@@ -120,7 +120,7 @@ def explain_sampling(model: "Model", prompt: str, settings: dict[str, Any]) -> S
     for _ in speech:
         pass
     [made] = speech.completions
-    rows = zip_longest(seen, made.ids)  # where nothing could be said, there is a look and no token
+    rows = zip_longest(seen, made.ids)  # a last step without a token: every token was forbidden
     return SampledExplanation(
         made, tuple(explain_step(chooser, logits, id, tokenizer.token_text) for (chooser, logits), id in rows)
     )
@@ -129,7 +129,7 @@ def explain_sampling(model: "Model", prompt: str, settings: dict[str, Any]) -> S
 def explain_step(
     chooser: Sampler, logits: Tensor, id: int | None, spell: Callable[[int], str]
 ) -> SamplingStep:  # (1, V)
-    """What one step of a sampler's only row did to the logits."""
+    """The effect of one sampling step on the logits of a single row."""
     barred = logits.masked_fill(chooser.barred, -torch.inf)
     stages = [("never", barred.double()), *process_logits_steps(barred, chooser.c, chooser.memory())]
     first = logits[0].double().softmax(-1)
@@ -139,7 +139,7 @@ def explain_step(
         cut = processor_effect(name, chances, then, spell)
         cuts += [cut] if name != "never" or cut.removed else []
         chances = then
-    if chooser.c.temperature == 0:  # the likeliest is certain
+    if chooser.c.temperature == 0:  # greedy: the argmax has probability 1
         chances = torch.zeros_like(chances).index_fill(0, chances.argmax(), float(chances.any()))
     kept = stages[-1][1][0] > -torch.inf
     likely = first.topk(min(SHOWN, len(first))).indices.tolist()
@@ -158,25 +158,25 @@ def processor_effect(name: str, before: Tensor, after: Tensor, spell: Callable[[
 
 
 def token_text(id: int, spell: Callable[[int], str]) -> str:
-    """A token as a person should see it; ids beyond the tokenizer have no name."""
+    """A token in printable form; ids beyond the tokenizer have no name."""
     try:
         return spell(id)
     except config.DataError:
         return f"<{id}>"
 
 
-# ---------------------------------------------------------------- searched
+# ---------------------------------------------------------------- beam search
 
 
 @dataclass
 class BeamTree:
-    """Hears a search of one text, and keeps what it tried."""
+    """Records the candidates of a beam search of one text."""
 
     spell: Callable[[int], str]
     penalty: float
     beams: int
     steps: list[tuple[BeamNode, ...]] = field(default_factory=list)
-    alive: list[int | None] = field(default_factory=lambda: [None])  # where each beam stands among the last beginnings
+    alive: list[int | None] = field(default_factory=lambda: [None])  # the index of each beam among the last candidates
 
     def hear(self, grown: BeamStep) -> None:
         logs, rows, ids, over, chosen = (table[0].tolist() for table in vars(grown).values())
@@ -184,7 +184,7 @@ class BeamTree:
         for place, log in enumerate(logs):
             if log == -torch.inf:
                 continue
-            ends = over[place] and place < self.beams  # an end that is not among the likeliest beams does not count
+            ends = over[place] and place < self.beams  # an end counts only among the best beams
             lives = place in chosen and not over[place]
             score = log / made**self.penalty if ends else None
             fate: Any = "ended" if ends else "lives" if lives else "died"
@@ -208,12 +208,12 @@ def explain_beams(model: "Model", prompt: str, settings: dict[str, Any]) -> Beam
     )
 
 
-WIDE = 11  # of the names of filters
-DEAD = 6  # beginnings that died are named on one line, so many of them
+WIDE = 11  # columns for the names of processors
+DEAD = 6  # at most so many dead candidates are named on their line
 
 
 def format_explanation(explanation: SampledExplanation | BeamExplanation) -> str:
-    """All of it, in plain text."""
+    """The explanation as plain text."""
     return "\n".join(
         step_paragraphs(explanation) if isinstance(explanation, SampledExplanation) else format_beam_tree(explanation)
     )
@@ -249,7 +249,7 @@ def format_token_count(number: int) -> str:
 
 
 def format_share(number: float) -> str:
-    """A part of one, as short as it can be said."""
+    """A probability, as short as possible."""
     return "0" if number == 0 else f"{number:.3f}" if number >= 0.0005 else f"{number:.0e}"
 
 
@@ -257,7 +257,7 @@ def format_share(number: float) -> str:
 
 
 def format_beam_tree(explanation: BeamExplanation) -> list[str]:
-    """Every beginning under the one it grew from; the best text is marked, those that died share a line."""
+    """The tree of candidates, each under its parent; the best text is marked, dead candidates share a line."""
     best, lines = list(explanation.made.ids), [repr(explanation.made.prompt)]
     stack: list[tuple[int, int | None, str, list[int]]] = [(0, None, "", [])]  # step, parent, margin, ids so far
     while stack:

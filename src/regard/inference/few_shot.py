@@ -1,4 +1,4 @@
-"""Few-shot prompts: examples rendered by a template, then the question, which ends where its answer begins.
+"""Few-shot prompts: examples rendered by a template, then the question, which ends where the answer begins.
 
     form       Review: {text}        Review: A joy.          an example
                Mood: {label}         Mood: good
@@ -6,8 +6,8 @@
                                      Review: Far too long.   the question
                                      Mood:
 
-The last field of a form is the answer. What is rendered can be parsed back: an example that could not be told apart
-from its neighbours is refused. A prompt that is too long loses its first examples, whole ones.
+The last field of a form is the answer. A rendered prompt can be parsed back: an example that would be ambiguous is
+refused. A prompt that is too long loses whole examples, the first ones.
 """
 
 import re
@@ -26,11 +26,11 @@ SEPARATOR = "\n\n"
 
 @dataclass(frozen=True)
 class PromptTemplate:
-    """How an example is said: a `form` with fields in braces, the answer last, and the `separator` of examples."""
+    """A prompt template: a `form` with fields in braces, the answer last, and the `separator` of examples."""
 
     form: str
     separator: str = SEPARATOR
-    parts: tuple[tuple[str, str | None], ...] = field(init=False, repr=False)  # a text, and the field behind it
+    parts: tuple[tuple[str, str | None], ...] = field(init=False, repr=False)  # literal text, and the field after it
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "parts", parse_template(self.form))
@@ -50,22 +50,22 @@ class PromptTemplate:
         return self.fields[-1]
 
     def render(self, record: Mapping[str, Any], where: str = "example") -> str:
-        """One example, which `parse` makes the same fields of."""
+        """Render one example, so that `parse` returns the same fields."""
         values = {name: field_value(record, name, where) for name in self.fields}
         text = "".join(literal + ("" if name is None else values[name]) for literal, name in self.parts)
-        ends = (text + self.separator).index(self.separator)  # a mark that began in the text would end it too soon
+        ends = (text + self.separator).index(self.separator)  # a separator that begins in the text would end it early
         if ends < len(text) or self.parse(text) != [values]:
             raise DataError(f"{where}: its fields cannot be told apart from {self.form!r} and {self.separator!r} "
                             "around them; choose another form, or another separator")  # fmt: skip
         return text
 
     def format_question(self, record: Mapping[str, Any], where: str = "question") -> str:
-        """A question: everything before the answer."""
+        """Render a question: everything before the answer."""
         *given, (last, _) = [part for part in self.parts if part[1] is not None]
         return "".join(literal + field_value(record, str(name), where) for literal, name in given) + last
 
     def parse(self, text: str) -> list[dict[str, str]] | None:
-        """The fields of each example in a text; None where one does not have this form."""
+        """The fields of each example in a text; None if one does not match the form."""
         held = ((re.escape(literal), "" if name is None else f"(?P<{name}>.*?)") for literal, name in self.parts)
         pattern = "".join(literal + value for literal, value in held)
         found = [re.fullmatch(pattern, part, re.DOTALL) for part in text.split(self.separator)]
@@ -74,7 +74,7 @@ class PromptTemplate:
 
 @dataclass(frozen=True, kw_only=True)
 class FewShotPrompt:
-    """What a model is asked, with so many examples; so many more were `dropped`, since they were too long together."""
+    """A few-shot prompt with its number of examples; `dropped` more did not fit the context window."""
 
     text: str
     examples: int
@@ -85,7 +85,7 @@ def build_prompt(
     template: PromptTemplate, examples: Sequence[Mapping[str, Any]], question: Mapping[str, Any], *, intro: str = "",
     fits: Callable[[str], bool] | None = None,
 ) -> FewShotPrompt:  # fmt: skip
-    """Examples and a question; where that does not fit, the first examples are dropped, and a warning says so."""
+    """Build a prompt of examples and a question; if it does not fit, the first examples are dropped, with a warning."""
     said = [template.render(each, getattr(each, "where", f"example {place}")) for place, each in enumerate(examples, 1)]
     where = getattr(question, "where", "question")
     last = template.format_question(question, where)
@@ -103,7 +103,7 @@ def build_prompt(
 
 
 def fits_context(model: Any, room: int) -> Callable[[str], bool]:
-    """Whether a model can read a prompt at once, with room for so many tokens more."""
+    """A check whether a prompt fits the context window, with `room` for that many new tokens."""
     from regard.generation.limits import context_window
 
     most = context_window(model, model.generation_limits)
@@ -114,7 +114,7 @@ def choose_examples(
     examples: Sequence[Any], shots: int | None = None, seed: int | None = None,
     order: Literal["given", "drawn"] = "drawn",
 ) -> list[Any]:  # fmt: skip
-    """So many of the examples: the first ones, or with a seed some at random, in the order drawn or as given."""
+    """Choose `shots` of the examples: the first ones, or with a seed a random sample, in drawn or in given order."""
     if shots is not None and not 0 <= shots <= len(examples):
         raise ConfigError(f"shots: {shots} of {len(examples)} examples; choose a number from 0 to {len(examples)}")
     count = len(examples) if shots is None else shots
@@ -123,7 +123,7 @@ def choose_examples(
 
 
 def parse_template(form: str) -> tuple[tuple[str, str | None], ...]:
-    """A form in texts and the fields behind them; nothing but plain names stands in braces."""
+    """A form as literal texts and fields; only plain names are allowed in braces."""
     try:
         found = list(Formatter().parse(form))
     except ValueError as problem:
@@ -143,7 +143,7 @@ def parse_template(form: str) -> tuple[tuple[str, str | None], ...]:
 
 
 def merge_text_parts(parts: list[tuple[str, str | None]]) -> list[tuple[str, str | None]]:
-    """Texts that an escaped brace has cut are one again."""
+    """Join literal texts that an escaped brace has split."""
     joined: list[tuple[str, str | None]] = []
     for literal, name in parts:
         if joined and joined[-1][1] is None:

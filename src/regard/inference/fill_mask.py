@@ -1,8 +1,8 @@
-"""Fill-mask: what a masked language model predicts where a mask stands.
+"""Fill-mask: the predictions of a masked language model for each mask token.
 
     Paris is the [MASK] of France.  ──►  capital 0.99, heart 0.001, ...
 
-Each mask is predicted by itself, with the others still hidden: p(word | the text with all its masks).
+Each mask is predicted on its own, with the others still masked: p(word | the text with all its masks).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -22,11 +22,11 @@ from regard.text.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from regard.inference.model import Model
 
-MASK = "[MASK]"  # what may be written for the mask token of any model
+MASK = "[MASK]"  # stands for the mask token of any model
 
 
 class MaskPrediction(NamedTuple):
-    """A word that may stand in a blank, and how likely it is."""
+    """A predicted word for a mask, with its probability."""
 
     word: str
     probability: float
@@ -37,9 +37,9 @@ def fill_masks(
     model: "Model", texts: Sequence[str], best: int = 5, *, names: Sequence[str] | None = None,
     progress: Callable[[int], object] | None = None, refuse: OnBadInput | None = None,
 ) -> list[Any]:  # fmt: skip
-    """For each text and each mask in it the likeliest words, the best first: lists of lists of guesses.
+    """For each text and each mask in it the most probable words, the best first: lists of lists of predictions.
 
-    A text that cannot be read raises, or is None where `refuse` is told of it.
+    A text that cannot be encoded raises, or is None where `refuse` handles the error.
     """
     check_masked_lm(model, best)
     reader, names = TextInputs.of(model), names or number_texts(len(texts))
@@ -59,7 +59,7 @@ def fill_masks(
 
 
 def check_masked_lm(model: "Model", best: int) -> None:
-    """Refuses a model that cannot attend to what follows a mask, and one that predicts no words."""
+    """Refuse a model that cannot attend to what follows a mask, and one without an LM head."""
     c = model.c
     if best < 1:
         raise ConfigError(f"top_k: {best} leaves nothing to tell; choose one or more")
@@ -74,7 +74,7 @@ def check_masked_lm(model: "Model", best: int) -> None:
 
 
 def encode_blanks(reader: TextInputs, text: str, hidden: int, name: str) -> EncodedText:
-    """A text in ids with its blanks, all of it: none must be cut off."""
+    """A text with masks in ids, without truncation, which could cut off a mask."""
     check_text(text, name)
     mark = reader.tokenizer.token(hidden)
     text = text.replace(MASK, mark)
@@ -88,7 +88,8 @@ def encode_blanks(reader: TextInputs, text: str, hidden: int, name: str) -> Enco
 
 
 def encode_parts(reader: TextInputs, parts: Sequence[str], hidden: int, name: str) -> EncodedText:
-    """The parts of a text around its blanks, as training hides tokens: with the space that they begin with, if so."""
+    """The parts of a text around its masks, tokenized as in training, where a mask replaces a token with its leading
+    space."""
     tokenizer, ids = reader.tokenizer, list[int]()
     spaced = any(len(piece) > 1 and piece.startswith(b" ") for piece in tokenizer.spelling or [])
     if len(parts) == 1:
@@ -100,13 +101,13 @@ def encode_parts(reader: TextInputs, parts: Sequence[str], hidden: int, name: st
 
 
 def top_words(logits: Tensor, best: int, tokenizer: Tokenizer) -> list[MaskPrediction]:  # (V,)
-    """Of the words that the tokenizer knows; a table of vectors may have more rows."""
+    """The most probable words, without rows of the embedding that pad the vocabulary."""
     shares = logits.float().softmax(-1)[: len(tokenizer)]
     found = zip(*(each.tolist() for each in shares.topk(min(best, len(shares)))), strict=True)
     return [MaskPrediction(printable_token(id, tokenizer), share, id) for share, id in found]
 
 
 def printable_token(id: int, tokenizer: Tokenizer) -> str:
-    """A token as text; half a character, a line break or a special token by its name."""
+    """A token as text; partial characters, line breaks and special tokens by their names."""
     said = tokenizer.decode([id]).strip()
     return said if said and said.isprintable() and "\ufffd" not in said else tokenizer.token_text(id)

@@ -1,4 +1,4 @@
-"""Forecasts the next rows of a table from its last ones, with the dates they will have."""
+"""Forecasting: predicts the next rows of a table from its last ones, with their dates."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,11 +18,11 @@ from regard.inference.model import Model
 
 @dataclass(frozen=True, eq=False)
 class ForecastResult:
-    """The next rows of a series: (horizon, columns), in the columns' own units."""
+    """The forecast of a series: (horizon, columns), in the columns' own units."""
 
     names: tuple[str, ...]
     values: Tensor
-    rows: int  # that the series has
+    rows: int  # rows of the given series
     clock: TimeAxis | None = None
     date: str = ""
 
@@ -30,14 +30,14 @@ class ForecastResult:
         return [*([self.date] if self.clock is not None else []), *self.names]
 
     def lines(self) -> Iterator[list[str | float]]:
-        """A row each, its date first where rows have one."""
+        """The rows of the forecast, each with its date first if the series has dates."""
         for place, row in enumerate(self.values.tolist()):
             yield [*([self.clock.at(self.rows + place)] if self.clock is not None else []), *row]
 
 
 def forecast_table(model: Model, table: Any, **settings: object) -> ForecastResult:
-    """What comes after the last row of a table, a file or numbers (rows, columns); `settings` are those of task
-    forecast that differ from training's."""
+    """Forecast the rows after the last one of a table: a file, or numbers (rows, columns); `settings` override those of
+    the training task."""
     front, task = forecast_config(model)
     settings = config.canonical_tree(config.Forecasting, settings)
     task = config.from_dict(config.Forecasting, {**config.to_dict(task), **settings}, "task")
@@ -61,7 +61,7 @@ def read_table(source: str, task: config.Forecasting) -> TimeSeries:
 
 
 def series_of_numbers(table: Any, front: config.SeriesEmbedding) -> TimeSeries:
-    """Rows of numbers in the columns of training; nothing says when they were."""
+    """A series from rows of numbers, in the columns of training, without dates."""
     try:
         values = (table if isinstance(table, Tensor) else torch.tensor(table)).float()
     except (TypeError, ValueError, RuntimeError):
@@ -75,7 +75,7 @@ def series_of_numbers(table: Any, front: config.SeriesEmbedding) -> TimeSeries:
 
 
 def forecast_config(model: Model) -> tuple[config.SeriesEmbedding, config.Forecasting]:
-    """What a model reads and how it was asked, if it tells how series go on."""
+    """The front end and the task of a forecasting model; refuses any other model."""
     front, task = model.c.embed, model.task or config.Forecasting()
     if not isinstance(front, config.SeriesEmbedding) or not isinstance(model.c.head, config.ForecastHead):
         raise ConfigError(f"this model reads {front.kind!r} with a head of kind {model.c.head.kind!r}; a forecast "
@@ -85,7 +85,7 @@ def forecast_config(model: Model) -> tuple[config.SeriesEmbedding, config.Foreca
 
 
 def check_series(series: TimeSeries, front: config.SeriesEmbedding) -> TimeSeries:
-    """The series, if it is one that the model can read."""
+    """Check that the model can read the series: its columns and its length."""
     if front.channel_names and series.names != front.channel_names:
         raise DataError(f"{series.name}: columns {', '.join(series.names)}, and the model was trained on "
                         f"{', '.join(front.channel_names)}; name these in this order by task.columns")  # fmt: skip

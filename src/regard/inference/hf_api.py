@@ -1,9 +1,9 @@
-"""The `transformers` spellings: from_pretrained and save_pretrained, with the keywords that people pass.
+"""The `transformers` API: from_pretrained and save_pretrained, with their usual keywords.
 
     model = regard.Model.from_pretrained("gpt2", torch_dtype="bfloat16", device_map="cuda")
     model.save_pretrained("mine")
 
-They are `load` and `save`. A keyword is honoured, or refused in a sentence that says why: none is read and ignored.
+They are `load` and `save`. A keyword is honoured, or refused with the reason: none is ignored.
 """
 
 from pathlib import Path
@@ -15,7 +15,7 @@ from regard.config.errors import ConfigError, DataError, did_you_mean
 from regard.inference.dtypes import parse_dtype
 from regard.zoo.packaged import packaged_model
 
-# Keywords with the one value that changes nothing here, and why there is no other.
+# Keywords with the values that change nothing here, and why no other is accepted.
 SETTLED: dict[str, tuple[tuple[Any, ...], str]] = {
     "trust_remote_code": ((False, None), "code that comes with weights is never run here; what it says must be said as "
                           "a config"),
@@ -31,11 +31,11 @@ WRITTEN = ("safe_serialization", "push_to_hub")
 
 
 class PretrainedMixin:
-    """A model that is also opened and saved as `transformers` spells it."""
+    """from_pretrained and save_pretrained, as in `transformers`."""
 
     @classmethod
     def from_pretrained(cls, name: str | Path, **given: Any) -> Self:
-        """`regard.load`, and the model must be of this class."""
+        """`regard.load`, which must give a model of this class."""
         model = from_pretrained(name, **given)
         if not isinstance(model, cls):
             found = type(model).__name__
@@ -52,7 +52,8 @@ class PretrainedMixin:
 def from_pretrained(name: str | Path, **given: Any) -> Any:
     """`regard.load` with the keywords of `transformers`: dtype or torch_dtype, device_map, revision, ...
 
-    Without a device_map the model stays on the CPU, as it does there; and "gpt2" is an id unless it is a folder here.
+    Without a device_map the model stays on the CPU, as in `transformers`; "gpt2" is a hub id unless it is a local
+    folder.
     """
     from regard.inference.load import load_model
 
@@ -66,7 +67,7 @@ def from_pretrained(name: str | Path, **given: Any) -> Any:
 
 
 def resolve_name(name: str | Path, revision: str | None, local: bool | None) -> str | Path:
-    """What `load` calls it: a folder, a packaged model, or an id with its revision."""
+    """The name for `load`: a folder, a packaged model, or a hub id with its revision."""
     if Path(name).exists() or packaged_model(name) is not None:
         if revision is not None:
             raise ConfigError(f"revision: {name} is a folder here, which has none; leave it out")
@@ -80,17 +81,17 @@ def resolve_name(name: str | Path, revision: str | None, local: bool | None) -> 
 
 
 def check_keywords(given: dict[str, Any], known: tuple[str, ...], verb: str) -> None:
-    """Refuse what is not known, and what cannot be otherwise."""
+    """Refuse unknown keywords, and values that are not supported."""
     for word, value in given.items():
         if word not in known:
             raise ConfigError(f"{verb}: no keyword {word!r}{did_you_mean(word, known)} there are {', '.join(known)}")
         if word in SETTLED and not any(value is one for one in SETTLED[word][0]):
-            said = word if word == "token" else f"{word}={value!r}"  # a secret stays one
+            said = word if word == "token" else f"{word}={value!r}"  # a token is a secret, and is not repeated
             raise ConfigError(f"{verb}: {said} is refused: {SETTLED[word][1]}")
 
 
 def parse_device_map(device_map: Any) -> str:
-    """One device for the whole model: a model is not spread over several here."""
+    """The one device of a device_map: a model is not split over several devices here."""
     if isinstance(device_map, dict):
         places = set(device_map.values())
         device_map = places.pop() if set(device_map) == {""} else device_map

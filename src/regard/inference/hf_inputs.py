@@ -1,12 +1,12 @@
 """Inputs by the names of `transformers`: model(**tokenizer(texts, return_tensors="pt")) gives logits.
 
     input_ids        ids; of an encoder-decoder source, and decoder_input_ids is ids
-    attention_mask   real, as booleans; places are counted from the first real token, also behind padding on the left
+    attention_mask   real, as booleans; positions count from the first real token, also after padding on the left
     token_type_ids   segment
     pixel_values     the images
 
-What changes nothing (use_cache=False) is taken, and what cannot be done here is refused in a sentence that says how it
-is done. A tokenizer of `transformers` that is assigned to model.tokenizer becomes one of ours.
+Inputs that change nothing (use_cache=False) are accepted; an unsupported one is refused, and the error names the
+alternative. A tokenizer of `transformers` assigned to model.tokenizer is converted to ours.
 """
 
 import tempfile
@@ -28,7 +28,7 @@ ONE = {"input_ids": "ids", "attention_mask": "real", "token_type_ids": "segment"
 TWO = {"input_ids": "source", "pixel_values": "source", "attention_mask": "source_real", "decoder_input_ids": "ids",
        "decoder_attention_mask": "real"}  # fmt: skip
 THEIRS = ONE.keys() | TWO.keys()
-OWN = ("ids", "source", "source_real", "cache", "deferred", "runner")  # beside what the front end takes
+OWN = ("ids", "source", "source_real", "cache", "deferred", "runner")  # besides those of the front end
 REFUSED = {
     "labels": "a model gives logits and no loss; torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), "
               "labels[:, 1:].flatten()) is the loss of the next token, and regard.training.fit trains",
@@ -44,7 +44,7 @@ REFUSED = {
 
 
 class HFInputs(nn.Module):
-    """A model that is also called and given a tokenizer as those of `transformers` are."""
+    """Accepts the inputs and the tokenizers of `transformers`."""
 
     def __call__(self, *given: Any, **named: Any) -> Any:
         if given and isinstance(given[0], Mapping) and "input_ids" in given[0]:
@@ -55,14 +55,14 @@ class HFInputs(nn.Module):
             return super().__call__(*given, **named)
         try:
             return super().__call__(*given, **named)
-        except IndexError:  # looked at afterwards: to look before would make a GPU wait
+        except IndexError:  # checked afterwards: a check before would synchronise with the GPU
             if (strange := first_unknown_id((*given, *named.values()), vocab := self.largest_vocab)) is None:
                 raise
         raise DataError(f"ids: {strange} is outside the model's vocabulary of {vocab}, 0 to {vocab - 1}; use the "
                         "tokenizer of its training")  # fmt: skip
 
     def own_inputs(self, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Arguments by our names."""
+        """The arguments under our names."""
         raise NotImplementedError
 
     @property
@@ -79,12 +79,12 @@ class HFInputs(nn.Module):
 
 
 class HFCallMixin(HFInputs):
-    """One model of text, images or what else its front end takes."""
+    """Input names of `transformers` for a Transformer with one front end, or an encoder-decoder."""
 
     def own_inputs(self, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         c: Any = self.c
         table = ONE if c.encoder is None else TWO
-        found: dict[str, Any] = {}  # written so for torch.compile, which does not know dict[...]()
+        found: dict[str, Any] = {}  # this form is for torch.compile, which does not support dict[...]()
         for name, value in named.items():
             ours = table.get(name, name)
             if name in REFUSED:
@@ -105,7 +105,7 @@ class HFCallMixin(HFInputs):
         return (*given, *first), found
 
     def check_names(self, found: dict[str, Any], table: dict[str, str]) -> None:
-        """Refuse what the front end does not take."""
+        """Refuse names that the front end does not take."""
         front: Any = type(self.embed)
         if (taken := front_end_keywords(front)) is None:
             return
@@ -122,7 +122,7 @@ class HFCallMixin(HFInputs):
 
 
 class DualEncoderHFCallMixin(HFInputs):
-    """Two towers, of which the first sees and the second reads."""
+    """Input names of `transformers` for a dual encoder: images first, then text."""
 
     def own_inputs(self, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         pixels, ids, mask = (named.pop(name, None) for name in ("pixel_values", "input_ids", "attention_mask"))
@@ -148,8 +148,8 @@ class DualEncoderHFCallMixin(HFInputs):
 
 @cache
 def front_end_keywords(kind: Any) -> tuple[str, ...] | None:
-    """What a front end takes by name; None where it takes whatever it is given, and refuses by itself."""
-    _, _, *found = signature(kind.forward).parameters.values()  # after self, and what is read
+    """The keywords of a front end; None if it takes any, and refuses by itself."""
+    _, _, *found = signature(kind.forward).parameters.values()  # after self and the input
     if any(each.kind is Parameter.VAR_KEYWORD for each in found):
         return None
     named = (Parameter.KEYWORD_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
@@ -162,7 +162,7 @@ def check_unused_inputs(name: str, value: Any) -> None:
 
 
 def to_our_tensor(name: str, value: Any, ours: str) -> Tensor:
-    """A tensor of theirs as one of ours; a mask of numbers becomes one of booleans."""
+    """Convert an input tensor of `transformers`: a numeric mask becomes boolean."""
     if not isinstance(value, Tensor):
         raise TypeError(f'{name}: {type(value).__name__}, expected a tensor; ask the tokenizer for return_tensors="pt"')
     if not ours.endswith("real"):
@@ -174,7 +174,7 @@ def to_our_tensor(name: str, value: Any, ours: str) -> Tensor:
 
 
 def first_unknown_id(given: tuple[Any, ...], vocab: int) -> int | None:
-    """The first id on the CPU that is beyond the vocabulary."""
+    """The first id in tensors on the CPU that is outside the vocabulary."""
     for table in given:
         if isinstance(table, dict):
             found = first_unknown_id(tuple(table.values()), vocab)
@@ -189,7 +189,7 @@ def first_unknown_id(given: tuple[Any, ...], vocab: int) -> int | None:
 
 
 def own_tokenizer(given: Any) -> Any:
-    """A tokenizer of ours: one of `transformers` by way of the files that it saves, one of `tokenizers` as it is."""
+    """Convert a tokenizer: one of `transformers` through its saved files, one of `tokenizers` directly."""
     from regard.text.tokenizer import Tokenizer
 
     if callable(getattr(given, "save_pretrained", None)):

@@ -1,11 +1,11 @@
-"""Captions for images, images for texts, and images from a pixel model.
+"""Image captioning, text-to-image, and sampling from a pixel model.
 
     caption_images(regard.load("runs/emoji-caption"), ["heart.png"])           ["red heart"]
     generate_images(regard.load("runs/emoji-draw"), ["red heart"], seed=0)     bytes (1, 3, 16, 16)
 
 An image is the name of a file, a PIL image, an array or a tensor (`record_inputs`).
 
-A pixel model samples value by value, row by row, each after all that are there already.
+A pixel model samples value by value, row by row, each given all values before it.
 
     images = sample_images(regard.load("runs/pixels"), 16, temperature=0.9, seed=0)      # bytes (16, C, rows, columns)
     images = sample_images(model, 4, prefix_image=half, prefix_rows=16)                  # the upper 16 rows are given
@@ -46,8 +46,8 @@ from regard.tasks.text_to_image import TextToImage
 if TYPE_CHECKING:
     from regard.text.tokenizer import Tokenizer
 
-BEAMS, NEW = 4, 30  # beams of a caption, and the most tokens that it has
-IMAGES_AT_ONCE = 32  # whose captions are searched for together
+BEAMS, NEW = 4, 30  # beams and maximum tokens of a caption
+IMAGES_AT_ONCE = 32  # images in one beam search
 
 
 def require_tokenizer(model: Any) -> "Tokenizer":
@@ -66,7 +66,7 @@ def device_of_model(model: Any) -> torch.device:
 
 
 class ImageConditionedModel:
-    """A model with an image as its prefix: the first words are read after the image.
+    """A captioning decoder with an image as its prefix: the image enters with the first tokens.
 
     It has the members of a model that sessions and beam search use.
     """
@@ -89,15 +89,15 @@ class ImageConditionedModel:
         return self.model(ids, cache=cache, **(self.given if cache.fresh else {}), **rest)
 
     def cache(self, batch: int, capacity: int) -> KVCache:
-        """Room for the picture too, which comes in one piece with the first words."""
+        """A cache with room for the image, which is prefilled in one piece with the first tokens."""
         made = self.model.cache(batch, capacity + self.before)
         made.first = max(0, made.first - self.before)
         return made
 
 
 def caption_images(model: "Model", pictures: Sequence[Any], **settings: Any) -> list[str]:
-    """The text that goes with each picture: by beam search with the settings of `config.BeamSearchParams`, or with a
-    temperature sampled with those of `config.SamplingParams`."""
+    """The caption of each image: by beam search with the settings of `config.BeamSearchParams`, or with a temperature
+    sampled with those of `config.SamplingParams`."""
     check_is_list(pictures)
     settings = canonical_settings(settings)
     tokenizer, front = require_tokenizer(model), vision_front_end(model.c)
@@ -114,7 +114,7 @@ def caption_images(model: "Model", pictures: Sequence[Any], **settings: Any) -> 
     assert isinstance(task, Captioning)
     settings = {"max_new_tokens": min(NEW, model.context or NEW)} | settings
     records, drawn = input_records(front, pictures), "temperature" in settings
-    whole = {"num_beams": BEAMS, "length_penalty": 0.0}  # whole probabilities: long ones are no better
+    whole = {"num_beams": BEAMS, "length_penalty": 0.0}  # no length normalisation: captions compete by probability
     c = None if drawn else beam_search_params(whole | settings, tokenizer)
 
     def run(some: list[Record]) -> list[str]:
@@ -124,7 +124,7 @@ def caption_images(model: "Model", pictures: Sequence[Any], **settings: Any) -> 
             return sample_captions(model, begin, given, settings, tokenizer)
         return search_captions(model, begin, given, c, tokenizer)
 
-    at_once = max(1, len(records)) if drawn else IMAGES_AT_ONCE  # a caption that is drawn depends on its row
+    at_once = max(1, len(records)) if drawn else IMAGES_AT_ONCE  # a sampled caption depends on its row
     return run_batched(model, records, in_chunks(range(len(records)), at_once), run)
 
 
@@ -166,11 +166,11 @@ def sample_captions(
     return [tokenizer.decode([id for id in row if id not in model.generation_limits.ends]) for row in said]
 
 
-# ---------------------------------------------------------------- pictures
+# ---------------------------------------------------------------- images
 
 
 def generate_images(model: "Model", texts: Sequence[str], **settings: Any) -> Tensor:
-    """A picture for each text, bytes (B, C, rows, columns). The settings are those of `config.SamplingParams`, but for
+    """An image for each text, bytes (B, C, rows, columns). The settings are those of `config.SamplingParams`, except
     max_new_tokens and stop."""
     settings = canonical_settings(settings)
     check_whole_image(settings)
@@ -195,15 +195,16 @@ def prompt_ids(tokenizer: "Tokenizer", text: str, most: int) -> list[int]:
     return found
 
 
-GAP = 2  # pixels between the pictures of a sheet
+GAP = 2  # pixels between the images of a contact sheet
 
 
 def sample_images(
     model: Model, count: int = 16, prefix_image: Tensor | None = None, prefix_rows: int = 0, **settings: Any
 ) -> Tensor:
-    """Bytes (count, C, rows, columns). The settings are those of `config.SamplingParams`, but for those of its length.
+    """Sample images from a pixel model, bytes (count, C, rows, columns), with the settings of `config.SamplingParams`,
+    except those of the length.
 
-    `prefix_image`, bytes (C, H, W) as large as the model's own, gives the first `prefix_rows`.
+    `prefix_image`, bytes (C, H, W) of the model's size, fixes the first `prefix_rows`.
     """
     c, known = pixel_config(model), list[int]()
     settings = canonical_settings(settings)
@@ -221,12 +222,12 @@ def sample_images(
 
 
 def pixel_config(model: Model) -> config.PixelEmbedding:
-    """The pixels of a model that can tell them."""
+    """The pixel embedding of a pixel model; refuses any other model."""
     c = model.c.embed
     if not isinstance(c, config.PixelEmbedding) or isinstance(c, config.MaskedConvEmbedding):
         raise ConfigError(f"embed.kind: {c.kind!r} draws no pictures; a model of 'pixels' does, value by value")
     if c.values == "colors":
-        palette.palette_table(c)  # refuses a palette without colours
+        palette.palette_table(c)  # raises for a palette without colours
     return c
 
 
@@ -242,7 +243,7 @@ def image_prefix(image: Tensor, rows: int, c: config.PixelEmbedding) -> list[int
 
 
 def contact_sheet(images: Tensor, columns: int | None = None) -> Tensor:
-    """Pictures (B, C, H, W) on one (C, H', W'), row by row with a little white between them."""
+    """Images (B, C, H, W) as one contact sheet (C, H', W'), row by row with white gaps."""
     count, channels, high, wide = images.shape
     columns = columns or max(1, round(count**0.5))
     lines = -(-count // columns)

@@ -1,10 +1,10 @@
 """Log-likelihood of texts, token by token, and zero-shot ranking of labels by it.
 
     text      the     cat     sat
-    log p      ·     -2.1    -1.4        nothing stands before the first; their sum is that of the whole (chain rule)
+    log p      ·     -2.1    -1.4        the first has no context; the sum is log p of the text (chain rule)
 
-The label that is likeliest after the prompt is chosen. Labels that are likely anywhere can be weighed against a
-`calibration_prompt` that says nothing (Zhao et al. 2021), and long ones by `score_per` token or character.
+The most probable label after the prompt is chosen. A content-free `calibration_prompt` corrects for labels that are
+probable anywhere (Zhao et al. 2021), and `score_per` token or character for their lengths.
 """
 
 import math
@@ -22,14 +22,14 @@ from regard.generation.limits import check_prompts, context_window, min_prompt_t
 from regard.generation.session import DAMAGED_LOGITS, inference_mode
 from regard.inference.batching import length_batches, run_batched
 
-ENTRIES = 2**26  # of a table of logits at a time: 256 MiB
+ENTRIES = 2**26  # entries of a tensor of logits: 256 MiB
 Per = Literal["label", "token", "character"]
 Logs = list[float | None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextLikelihood:
-    """The tokens of a text and the natural logarithms of their probabilities; None for what has nothing before it."""
+    """The tokens of a text with their log-probabilities (natural logarithm); None for a token without context."""
 
     text: str
     ids: tuple[int, ...]
@@ -41,12 +41,13 @@ class TextLikelihood:
 
     @property
     def total(self) -> float:
-        """That of the whole text: the sum (the chain rule)."""
+        """The log-likelihood of the text: the sum over its tokens (chain rule)."""
         return math.fsum(self.scored)  #: S084
 
     @property
     def perplexity(self) -> float:
-        """Among how many equally likely tokens the model had to choose, on average."""
+        """Perplexity, exp of the mean negative log-likelihood: the number of equally likely tokens of the same
+        uncertainty."""
         return math.exp(min(-self.total / len(self.scored), 700.0))
 
 
@@ -55,10 +56,10 @@ def score_texts(
     names: Sequence[str] | None = None, refuse: Callable[[int, DataError], object] | None = None,
     cut: Callable[[int], object] | None = None,
 ) -> list[Any]:  # fmt: skip
-    """How likely each text is, token by token, as the model's plain forward says: a TextLikelihood each.
+    """The log-likelihood of each text, token by token, by plain forward passes: a TextLikelihood each.
 
-    A text that cannot be read raises, or is None where `refuse` is told of it; one that is too long is cut where `cut`
-    is told of it. `names` are what errors call the texts.
+    A text that cannot be encoded raises, or is None where `refuse` handles the error; one that exceeds the context
+    window is truncated where `cut` is called for it. `names` stand in error messages.
     """
     check_language_model(model)
     before, most = leading_tokens(model), context_window(model, model.generation_limits)
@@ -81,7 +82,7 @@ def score_texts(
 
 
 def check_scorable(model: Any, row: list[int], text: str, name: str) -> list[int]:
-    """A text in ids, of which at least one has a probability, and which is read at once."""
+    """Check that a text in ids fits the context window and has at least one token with a context."""
     if len(row) < max(min_prompt_tokens(model), 1) + 1:
         raise DataError(f"{name}: {text!r} is too short: nothing stands before its only token, so none has a "
                         "probability; give more of it")  # fmt: skip
@@ -93,9 +94,9 @@ def check_scorable(model: Any, row: list[int], text: str, name: str) -> list[int
 def token_log_probs(
     model: Any, rows: Sequence[Sequence[int]], progress: Callable[[int], object] | None = None
 ) -> list[Logs]:  # fmt: skip
-    """Of each row of ids, the log-probability of each id after those before it.
+    """For each row of ids, the log-probability of each id given those before it.
 
-    The last id of a row is not read, so rows that differ in it alone are read once.
+    The last id of a row is not fed, so rows that differ in it alone share a forward pass.
     """
     readers: dict[tuple[int, ...], list[int]] = {}
     for place, row in enumerate(rows):
@@ -139,7 +140,7 @@ def rank_labels(
     model: Any, prompts: Sequence[str], labels: Sequence[str], *, score_per: Per = "label",
     calibration_prompt: str | None = None, progress: Callable[[int], object] | None = None,
 ) -> list[dict[str, float]]:  # fmt: skip
-    """For each prompt the probability of every label among them, the likeliest first."""
+    """For each prompt the probability of every label among these labels, the most probable first."""
     check_language_model(model)
     check_label_list(labels, score_per)
     asked = [*prompts, *([] if calibration_prompt is None else [calibration_prompt])]
@@ -159,14 +160,14 @@ def label_score(logs: Logs, label: str, per: str) -> float:
 
 
 def encode_labels(model: Any, prompt: str, labels: Sequence[str]) -> tuple[int, list[list[int]]]:
-    """A prompt with each label behind it in ids, and where they begin to differ from the prompt alone.
+    """The prompt with each label in ids, and where the first of them differs from the prompt alone.
 
-    Tokens may reach across the border: after "It is " comes "good" as " good", so the last space is the label's.
+    Tokens may cross the border: in "It is good" the token " good" contains the last space of the prompt "It is ".
     """
     before, alone = leading_tokens(model), encode_text(model, prompt, "prompt: ") if prompt else []
     wholes = [encode_text(model, prompt + label, "label: ") for label in labels]
     start = min(min(common_prefix(alone, whole), len(whole) - 1) for whole in wholes)
-    if not start and alone:  # a border in the middle of the first token
+    if not start and alone:  # the border is inside the first token
         wholes, start = [[*alone, *encode_text(model, label, "label: ")] for label in labels], len(alone)
     first = before if start or before else model.with_start_token([])
     return len(first) + start, [[*first, *whole] for whole in wholes]
@@ -179,7 +180,7 @@ def check_label_list(labels: Sequence[str], per: str) -> None:
         raise ConfigError(f"score_per: no {per!r}; there are {', '.join(get_args(Per))}")
 
 
-# ---------------------------------------------------------------- what can be asked
+# ---------------------------------------------------------------- checks
 
 
 def check_language_model(model: Any) -> None:
@@ -212,4 +213,4 @@ def encode_text(model: Any, text: str, name: str) -> list[int]:
     if not ids:
         raise DataError(f"{name}{text!r} has no tokens; give it some words")
     before = leading_tokens(model)
-    return ids[len(before) :] if before and ids[: len(before)] == before else ids  # what stands before it anyway
+    return ids[len(before) :] if before and ids[: len(before)] == before else ids  # start tokens are added anyway

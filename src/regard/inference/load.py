@@ -1,4 +1,4 @@
-"""load_model: from a folder, a run, a hub id or a file to a ready Model, built on the meta device and then filled."""
+"""load_model: loads a Model from a folder, a run, a hub id or a file, built on the meta device and then filled."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -25,18 +25,16 @@ def load_model(
     path: str | Path, device: str = "auto", dtype: str | torch.dtype = "fp32", adapter: str | Path | None = None,
     *, weights: str | None = "auto", specials: config.Specials | None = None,
 ) -> Any:  # fmt: skip
-    """The model in a run, a checkpoint, a Hugging Face folder or id, with its tokenizer, ready to be asked.
+    """Load the model of a run, a checkpoint, a Hugging Face folder or hub id, with its tokenizer, in eval mode.
 
-    Models that come with the package have names: "en-fr" translates. `dtype` is the type that it is held in, computes
-    in and is saved in: fp32 unless another is given, whatever it was trained or stored in; bf16, fp16, fp64, or one of
-    torch's types; "auto" is the type that is stored, and then what is saved unchanged is the same to the byte.
-    The `adapter` in a folder is attached, if one is named; a folder that holds an adapter alone stands for the model
-    that it was trained on, with it.
-    On a CPU `weights` selects a packed layout: "auto" keeps the parameters plain and lets the verbs use a packed copy
-    in fp32 where that pays (`regard.inference.packed_weights`); fp32, bf16 or int8 hold the weights packed and nothing
-    else, so the model can be asked and neither trained nor saved (`regard.native.quantize`); "plain" packs nothing.
-    `specials` says what special tokens in a text become: themselves ("parse", as `transformers` has it and so unless
-    said), or text like any other ("plain").
+    Models that come with the package have names: "en-fr" translates. `dtype` is the type of the weights in memory, of
+    the computation and of a saved model: fp32 by default, whatever the training or storage type; bf16, fp16, fp64, or
+    one of torch's types; "auto" is the stored type, and an unchanged model is then saved byte for byte. The `adapter`
+    in a folder is attached, if one is named; a folder with an adapter alone stands for its base model with the adapter.
+    On a CPU `weights` selects a packed layout: "auto" keeps plain parameters and uses a packed fp32 copy for inference
+    where that pays (`regard.inference.packed_weights`); fp32, bf16 or int8 keep packed weights alone, for a model that
+    can be neither trained nor saved (`regard.native.quantize`); "plain" packs nothing. `specials` sets how special
+    tokens in a text are encoded: parsed ("parse", the default, as in `transformers`), or as plain text ("plain").
     """
     from regard.hub import peft_load, read_folder
     from regard.text.tokenizer import Tokenizer
@@ -50,7 +48,7 @@ def load_model(
     stored = read_folder.read_model_folder(packaged_model(path) or path)
     kind = stored_dtype(stored) if asked is None else asked
     found = folder_in_dtype(stored, kind, as_stored=asked is None)
-    model = model_on_meta(found).to(kind)  # no numbers yet: each tensor is read into the type that it stays in
+    model = model_on_meta(found).to(kind)  # no data yet: each tensor is read into its final dtype
     read_folder.load_weights(model, found, where)
     model.context, model.decoder_start_id, model.task, model.source_folder = (
         found.context,
@@ -76,21 +74,21 @@ def load_for_inference(
     path: str | Path, device: str = "auto", dtype: str = "fp32", weights: str = "auto",
     specials: config.Specials | None = None,
 ) -> Any:  # fmt: skip
-    """`load` for a process that only answers: where packed weights pay, they are the only ones it holds."""
+    """`load_model` for a process without training: where packed weights pay, it keeps no others."""
     return pack_in_place(load_model(path, device, dtype, weights=weights, specials=specials))
 
 
 def read_specials(model: Any, specials: config.Specials | None) -> None:
-    """Make a model's tokenizers parse special tokens in texts, or spell them; as they are, unless said."""
+    """Set whether a model's tokenizers parse special tokens in texts; None changes nothing."""
     for name in ("tokenizer", "target_tokenizer") if specials is not None else ():
         if (known := getattr(model, name, None)) is not None:
             setattr(model, name, known.with_specials(specials))
 
 
 def folder_in_dtype(found: "ModelFolder", kind: torch.dtype, as_stored: bool) -> "ModelFolder":
-    """The folder, with its model in a type; unless that is the stored one, what is saved is in this type as well.
+    """The folder with its model in a dtype; unless it is the stored one, the model is also saved in it.
 
-    Autocast ("mixed") is how a model was trained, and never how it is asked.
+    Autocast ("mixed") is a setting of training, never of inference.
     """
     from regard.hub.families.registry import with_precision
 
@@ -99,7 +97,7 @@ def folder_in_dtype(found: "ModelFolder", kind: torch.dtype, as_stored: bool) ->
 
 
 def stored_dtype(found: "ModelFolder") -> torch.dtype:
-    """The type of a folder's weights: as its config.json says, or as its tensors have it where they agree."""
+    """The dtype of a folder's weights: that of its config.json, or that of its tensors where they agree."""
     name = str(found.said.get("dtype") or found.said.get("torch_dtype")).removeprefix("torch.")
     if name in DTYPE_ALIASES:
         return DTYPES[DTYPE_ALIASES[name]]
@@ -108,7 +106,7 @@ def stored_dtype(found: "ModelFolder") -> torch.dtype:
 
 
 def model_on_meta(found: "ModelFolder") -> Model | DualEncoderModel:
-    """The folder's model without numbers: whatever it begins with would be replaced."""
+    """The folder's model without data: an initialisation would be overwritten."""
     try:
         with torch.device("meta"), SkipInit():
             model = build_model(found.config)
@@ -117,11 +115,11 @@ def model_on_meta(found: "ModelFolder") -> Model | DualEncoderModel:
         raise config.DataError(f"{found.path / 'config.json'}: no model can be built so: {told}") from None
     stored = model.state_dict().keys()
     apart = [name for name, _ in model.named_buffers() if name not in stored]
-    return build_model(found.config) if apart else model  # tables that no file holds are made with the model
+    return build_model(found.config) if apart else model  # buffers that are in no file need a real initialisation
 
 
 def resolve_device(device: str) -> torch.device:
-    """The device that a name means; "auto" is the fastest there is."""
+    """The torch device of a name; "auto" is the fastest available."""
     there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if device == "auto":
         device = next(name for name, is_there in there.items() if is_there)

@@ -1,4 +1,4 @@
-"""Model: the core's Transformer with a tokenizer and its verbs: generate, translate, classify, save, and more."""
+"""Model: the core's Transformer with a tokenizer and its methods: generate, translate, classify, save, and more."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -52,10 +52,10 @@ if TYPE_CHECKING:
 
 
 class Model(PretrainedMixin, HFCallMixin, PackableModel, core.Transformer):
-    """A model that can be asked: with its tokenizer, if it has one, and the length it was trained on.
+    """The public model: a Transformer with its tokenizer, if it has one, and the context length of its training.
 
-    An encoder-decoder may say its target in other tokens than it reads, those of `target_tokenizer`; a target begins
-    with the id `begin`, or as training lays it out if that is None.
+    An encoder-decoder may have another tokenizer for its target, `target_tokenizer`; a target begins with
+    `decoder_start_id`, or as in training if that is None.
     """
 
     def __init__(self, c: config.Transformer) -> None:
@@ -63,14 +63,12 @@ class Model(PretrainedMixin, HFCallMixin, PackableModel, core.Transformer):
         self.target_tokenizer: Tokenizer | None = None
         self.decoder_start_id: int | None = None
         self.context: int | None = None
-        self.task: config.Task | None = None  # what it was trained to be asked
-        self.source_folder: ModelFolder | None = None  # where it was read
-        self.generation_defaults: GenerationDefaults = (
-            NO_DEFAULTS  # how it wants to speak, unless it is asked otherwise
-        )
+        self.task: config.Task | None = None  # the task of its training
+        self.source_folder: ModelFolder | None = None  # the folder that it was loaded from
+        self.generation_defaults: GenerationDefaults = NO_DEFAULTS  # defaults of generation settings
 
     def extend(self, *lengths: int) -> None:
-        """Stretch learned positions to other lengths, in the tables and in the config."""
+        """Extend learned positions to other lengths, in the tables and in the config."""
         extend_positions(self, *lengths)
 
     @overload
@@ -81,14 +79,14 @@ class Model(PretrainedMixin, HFCallMixin, PackableModel, core.Transformer):
     def generate(self, prompt: Tensor, **settings: Any) -> Tensor: ...
 
     def generate(self, prompt: str | list[str] | Tensor, **settings: Any) -> str | list[str] | Tensor:
-        """What comes after the prompt. Strings in, strings out; ids in, ids out: (N,) or (B, N) to (new,) or (B, new).
+        """Generate the continuation of a prompt. Strings give strings; ids (N,) or (B, N) give ids (new,) or (B, new).
 
         The settings are those of `config.SamplingParams`: max_new_tokens, temperature, top_k, stop, seed, ...; a
         `logit_bias` is {id or text: number}. With `num_beams` it is a beam search, with the settings of
         `config.BeamSearchParams`. An encoder-decoder also takes `source` ids (B, S) and `source_real`. With a
-        `draft_model`, or with `prompt_lookup` in the text so far, `num_speculative_tokens` are proposed at a time: the
-        same text, sooner. Names that `transformers`, vLLM and OpenAI have for these settings are accepted.
-        Rows of ids that end early are filled up with the token that ended them.
+        `draft_model`, or with `prompt_lookup` in the text so far, `num_speculative_tokens` are proposed at a time
+        (speculative decoding). The names of `transformers`, vLLM and OpenAI for these settings are accepted. Rows of
+        ids that end early are padded with their last token.
         """
         settings = canonical_settings(settings)
         check_single_text(settings, "generate", "complete")
@@ -98,7 +96,7 @@ class Model(PretrainedMixin, HFCallMixin, PackableModel, core.Transformer):
         return [one.text for one in told] if isinstance(told, list) else told.text
 
     def stream(self, prompt: str, **settings: Any) -> Iterator[str]:
-        """The same text piece by piece, as it becomes certain: no half characters, nothing of a stop string."""
+        """Stream the text of `generate` piece by piece, as it becomes final: no partial characters or stop strings."""
         settings = canonical_settings(settings)
         if is_beam_search(settings):
             raise config.ConfigError("num_beams: which text is the best is known only at its end, so there is nothing "
@@ -112,9 +110,9 @@ class Model(PretrainedMixin, HFCallMixin, PackableModel, core.Transformer):
     def complete(self, prompt: list[str], **settings: Any) -> list[Completion]: ...
 
     def complete(self, prompt: str | list[str], **settings: Any) -> Completion | list[Completion]:
-        """The text with what is to be known about it: its tokens, why it ended, the seed, the time it took.
+        """Generate with details: a Completion with tokens, finish reason, seed and time.
 
-        With `num_beams` also its score, and with `num_return_sequences` the others that were found.
+        With `num_beams` it has a score, and with `num_return_sequences` the other hypotheses.
         """
         prompts, settings = [prompt] if isinstance(prompt, str) else prompt, canonical_settings(settings)
         if is_beam_search(settings):
@@ -134,9 +132,9 @@ class Model(PretrainedMixin, HFCallMixin, PackableModel, core.Transformer):
     def translate(
         self, text: str | list[str], *, max_new_tokens: int | None = None, **settings: Any
     ) -> str | list[str]:
-        """What an encoder-decoder makes of a text, by beam search with the settings of `config.BeamSearchParams`.
+        """Translate a text with an encoder-decoder, by beam search with the settings of `config.BeamSearchParams`.
 
-        A translation has at most `max_new_tokens`; by itself twice as many as the source, and a few.
+        A translation has at most `max_new_tokens`; by default twice the tokens of the source, plus 20.
         """
         settings = canonical_settings(settings)
         check_single_text(settings, "translate", "translations")
@@ -144,15 +142,15 @@ class Model(PretrainedMixin, HFCallMixin, PackableModel, core.Transformer):
         return told[0].text if isinstance(text, str) else [one.text for one in told]
 
     def translations(self, texts: list[str], *, max_new_tokens: int | None = None, **settings: Any) -> list[Completion]:
-        """The same with what is to be known: tokens, score, why each ended; `num_return_sequences` of them, the others
-        in `others`."""
+        """Translate with details: tokens, score and finish reason; with `num_return_sequences` further hypotheses in
+        `others`."""
         from regard.inference.translation import Translator
 
         return Translator(self)(texts, canonical_settings(settings), max_new_tokens)
 
     def embeddings(self, things: Sequence[Any], *, normalize: bool = True) -> Tensor:  # (B, D)
-        """One vector for each text, or for each image, sound or record where the model sees; in length 1 unless
-        the folder says otherwise, or not `normalize`."""
+        """Embed inputs: one vector for each text, or each image, sound or record of a model that takes these; of length
+        1 unless the folder says otherwise, or not `normalize`."""
         from regard.inference.embedding import embed_inputs
 
         return embed_inputs(self, things, normalize=normalize)
@@ -163,7 +161,7 @@ class Model(PretrainedMixin, HFCallMixin, PackableModel, core.Transformer):
     def fill_mask(self, text: list[str], top_k: int = 5) -> "list[list[list[MaskPrediction]]]": ...
 
     def fill_mask(self, text: str | list[str], top_k: int = 5) -> Any:
-        """The likeliest words for each [MASK] in a text, with their probabilities; of a list of texts a list."""
+        """The most probable words for each [MASK] in a text, with their probabilities; for a list of texts a list."""
         from regard.inference.fill_mask import fill_masks
 
         return fill_masks(self, [text], top_k)[0] if isinstance(text, str) else fill_masks(self, text, top_k)
@@ -174,8 +172,8 @@ class Model(PretrainedMixin, HFCallMixin, PackableModel, core.Transformer):
     def answer_question(self, question: list[str], context: str | list[str]) -> "list[AnswerText]": ...
 
     def answer_question(self, question: str | list[str], context: str | list[str]) -> Any:
-        """The part of the context that answers a question, empty where there is none; of several questions a list, with
-        one context for all or one for each."""
+        """Extractive question answering: the span of the context that answers a question, empty where there is none.
+        Several questions give a list, with one context for all or one for each."""
         from regard.inference.question_answering import answer_questions, pair_contexts
 
         found = answer_questions(self, pair_contexts([question] if isinstance(question, str) else question, context))
@@ -184,25 +182,26 @@ class Model(PretrainedMixin, HFCallMixin, PackableModel, core.Transformer):
     def classify(
         self, inputs: Sequence[Any], pairs: Sequence[str] | None = None, *, top_k: int | None = None
     ) -> list[Any]:
-        """For each input the probability of every class by name, the likeliest first, at most `top_k`; or a number.
+        """Classify each input: the probability of every class by name, the most probable first, at most `top_k`; or a
+        number.
 
-        Inputs are what the model reads: texts (with a second text each as `pairs`), or images, sounds and series as
-        paths, arrays or tensors, images of PIL, sounds as (samples, rate); or records as dicts, such as graphs. A file
-        of records gives a result for each of them.
+        Inputs are texts (with a second text each in `pairs`), or images, sounds and series as paths, arrays or tensors,
+        images of PIL, sounds as (samples, rate); or records as dicts, such as graphs. A file of records gives a result
+        for each record.
         """
         from regard.inference.classification import classify_inputs
 
         return classify_inputs(self, inputs, pairs, top_k=top_k)
 
     def likelihoods(self, texts: Sequence[str]) -> "list[TextLikelihood]":
-        """How likely each text is: the log-probability of every token after those before it, their sum, perplexity."""
+        """Score texts: the log-probability of every token given those before it, their sum, and the perplexity."""
         from regard.inference.likelihood import score_texts
 
         return score_texts(self, texts)
 
     def choose_label(self, prompt: str, labels: Sequence[str], **settings: Any) -> dict[str, float]:
-        """The probability of each label to come next among them, the likeliest first; compared by `score_per`
-        label, token or character, and weighed against a `calibration_prompt` if there is one."""
+        """Zero-shot classification: the probability of each label after the prompt, the most probable first; scored per
+        label, token or character (`score_per`), corrected by a `calibration_prompt` if there is one."""
         from regard.inference.likelihood import rank_labels
 
         return rank_labels(self, [prompt], labels, **settings)[0]
@@ -213,46 +212,46 @@ class Model(PretrainedMixin, HFCallMixin, PackableModel, core.Transformer):
     def tag(self, text: list[str], *, entities: bool = False) -> "list[list[TaggedSpan]]": ...
 
     def tag(self, text: str | list[str], *, entities: bool = False) -> Any:
-        """Every word of a text with its label, or the `entities` that words with B- and I- make together; of a list of
-        texts a list."""
+        """Token classification: every word of a text with its label, or the `entities` of words with B- and I- labels;
+        for a list of texts a list."""
         from regard.inference.token_classification import tag_texts
 
         found = tag_texts(self, [text] if isinstance(text, str) else text, entities=entities)
         return found[0] if isinstance(text, str) else found
 
     def forecast(self, table: Any, **settings: Any) -> "ForecastResult":
-        """The rows that come after the last one of a table: the path of a file, or numbers (rows, columns). Settings
-        are those of task forecast that differ from training's: date, columns, gaps."""
+        """Forecast the rows after the last one of a table: the path of a file, or numbers (rows, columns). Settings
+        override those of the training task: date, columns, gaps."""
         from regard.inference.forecasting import forecast_table
 
         return forecast_table(self, table, **settings)
 
     def caption(self, pictures: Sequence[Any], **settings: Any) -> list[str]:
-        """The text that goes with each image or sound, by beam search; or drawn, where there is a temperature."""
+        """Caption each image or sound, by beam search; sampled, if a temperature is given."""
         from regard.inference.images import caption_images
 
         return caption_images(self, pictures, **settings)
 
     def generate_images(self, texts: Sequence[str], **settings: Any) -> Tensor:
-        """A picture for each text, bytes (B, C, rows, columns)."""
+        """Generate an image for each text, bytes (B, C, rows, columns)."""
         from regard.inference.images import generate_images
 
         return generate_images(self, texts, **settings)
 
     def align(self, source: str, target: str | Sequence[int] | None = None, layer: int | None = None) -> "Alignment":
-        """Where the decoder looks in the source while it tells each token of the target.
+        """Cross-attention alignment: how much each target token attends to each source token.
 
-        The target is a text, or the ids that were told; by itself the model's own translation. `layer` is one of the
-        decoder's, by itself the last but one; its heads are averaged.
+        The target is a text or ids; by default the model's own translation. `layer` is one of the decoder's, by default
+        the last but one; its heads are averaged.
         """
         from regard.inference.translation import align_translation
 
         return align_translation(self, source, target, layer)
 
     def save(self, path: str | Path) -> None:
-        """Weights, config and tokenizer as a folder, in the form of `transformers` where the family has one.
+        """Save weights, config and tokenizer as a folder, in the format of `transformers` where the family has one.
 
-        Adapters of the model are merged there, and stay what they are here.
+        Adapters are merged in the saved copy, and stay separate in this model.
         """
         from regard.hub import write_folder
         from regard.native.quantize import refuse_packed
@@ -270,7 +269,7 @@ class Model(PretrainedMixin, HFCallMixin, PackableModel, core.Transformer):
         )
 
     def adapt(self, adapter: str | Path | config.LoRA) -> Self:
-        """Put low-rank adapters on: those in a folder (`peft`'s, or a run's), or fresh ones. They alone learn then."""
+        """Attach LoRA adapters: those in a folder (`peft`'s, or a run's), or new ones. Only they are trainable then."""
         from regard.hub import peft_load
 
         if isinstance(adapter, config.LoRA):
@@ -280,12 +279,12 @@ class Model(PretrainedMixin, HFCallMixin, PackableModel, core.Transformer):
         return self
 
     def merge(self) -> Self:
-        """Make the adapters part of the weights: the same answers, and an ordinary model."""
+        """Merge the adapters into the weights: the same outputs, from an ordinary model."""
         lora.merge_adapters(self)
         return self
 
     def save_adapter(self, path: str | Path) -> None:
-        """The adapters alone, and what learned whole beside them, as a folder that `peft` reads."""
+        """Save the adapters alone, with modules_to_save, as a folder that `peft` reads."""
         from regard.hub import peft_save
 
         peft_save.save_adapter(
@@ -293,8 +292,8 @@ class Model(PretrainedMixin, HFCallMixin, PackableModel, core.Transformer):
         )
 
     def explain_generation(self, prompt: str, **settings: Any) -> "SampledExplanation | BeamExplanation":
-        """The text that `generate` makes of the same settings, with how it came about: the candidates of each step and
-        what the filters did to them, or with `num_beams` the tree of all beginnings."""
+        """Explain generation: the text of `generate` with the candidates of each step and the effects of the logits
+        processors, or with `num_beams` the tree of all beams."""
         from regard.inference.explain_generation import explain_generation
 
         return explain_generation(self, prompt, **settings)
@@ -316,18 +315,18 @@ class Model(PretrainedMixin, HFCallMixin, PackableModel, core.Transformer):
     def encode_inputs(
         self, text: str | None, *, source: str | None = None, pair: str | None = None
     ) -> dict[str, Tensor]:
-        """A text as forward takes it, by name and in one row: what a decoder goes on from; what an encoder reads, with
-        its special tokens; or for an encoder-decoder the target so far, by itself the translation of its `source`."""
+        """A text as the inputs of forward, by name, in one row: a prompt for a decoder; a text with its special tokens
+        for an encoder; for an encoder-decoder the `source` and the target so far, by default the translation."""
         from regard.inference.text_inputs import encode_model_inputs
 
         return encode_model_inputs(self, text, source, pair)
 
     def encode_prompts(self, prompts: list[str]) -> tuple["Tokenizer", list[list[int]]]:
-        """Prompts in ids, and the tokenizer of what comes after them."""
+        """Prompts in ids, and the tokenizer of their continuation."""
         if (tokenizer := self.output_tokenizer) is None:
             raise config.DataError("prompt: this model has no tokenizer; set model.tokenizer, or give a tensor of ids")
         try:
-            before = tokenizer.leading_ids if self.task is None else []  # a model trained here saw no start token
+            before = tokenizer.leading_ids if self.task is None else []  # a model trained here has no start token
             return tokenizer, [
                 self.with_start_token(start_once(before, tokenizer.encode(prompt))) for prompt in prompts
             ]
@@ -350,7 +349,7 @@ class Model(PretrainedMixin, HFCallMixin, PackableModel, core.Transformer):
         return made[0] if prompt.dim() == 1 else made
 
     def collect_ids(self, session: DecodeSession) -> list[list[int]]:
-        """All that a session says, in ids."""
+        """All new ids of a session, row by row."""
         if session.c.stop:
             raise config.ConfigError("stop: strings stop texts; give the prompt as text, or let an end token stop it")
         new: list[list[int]] = [[] for _ in session.texts]
@@ -374,7 +373,7 @@ class Model(PretrainedMixin, HFCallMixin, PackableModel, core.Transformer):
     def session(
         self, texts: list[list[int]], *, end_ids: frozenset[int] = frozenset(), **settings: Any
     ) -> DecodeSession:
-        """A session in ids, whose steps can be seen and changed. `end_ids` end a text besides those of the model."""
+        """A decode session in ids, whose steps can be observed and changed. `end_ids` are further end tokens."""
         settings, limits = canonical_settings(settings), self.generation_limits
         limits = replace(limits, ends=limits.ends | end_ids)
         given = {
@@ -385,7 +384,7 @@ class Model(PretrainedMixin, HFCallMixin, PackableModel, core.Transformer):
         return kind(self, texts, c, limits, **given, rules=self.constraints(c, len(texts), limits))
 
     def resume_session(self, path: str | Path) -> DecodeSession:
-        """A session that was saved, to go on with the same ids."""
+        """Load a saved session, which continues with the same ids."""
         from regard.generation.session_file import load_session
 
         return load_session(self, path, self.generation_limits)
@@ -393,7 +392,7 @@ class Model(PretrainedMixin, HFCallMixin, PackableModel, core.Transformer):
     def constraints(
         self, c: config.SamplingParams, rows: int, limits: GenerationLimits | None = None
     ) -> list[TokenConstraint | None]:
-        """What each row may say, where the settings ask for a form."""
+        """One token constraint a row, where the settings have a regex or a JSON schema."""
         if c.regex is None and c.json_schema is None:
             return []
         from regard.generation.structured_output import build_constraint
@@ -410,9 +409,9 @@ class Model(PretrainedMixin, HFCallMixin, PackableModel, core.Transformer):
     def default_settings(
         self, texts: list[list[int]], overrides: dict[str, Any] | None = None, new: int | None = None
     ) -> dict[str, Any]:  # fmt: skip
-        """How the next token is chosen, or a text searched for, unless said: as the folder has it.
+        """The default settings of sampling or beam search, from the generation defaults of the folder.
 
-        Fewer `new` tokens than the folder's shortest text give a short one.
+        A limit of `new` tokens below the folder's minimum lowers that minimum.
         """
         self.generation_defaults.warn()
         longest = max(map(len, texts), default=0)
@@ -439,7 +438,7 @@ class Model(PretrainedMixin, HFCallMixin, PackableModel, core.Transformer):
         )  # fmt: skip
 
     def with_start_token(self, ids: list[int]) -> list[int]:
-        """Nothing at all begins as texts do: after the start token, or after the end of another text."""
+        """An empty prompt becomes the start token, or the end token where there is no other."""
         first = next(
             (id for id in (self.special_token_id("bos"), self.special_token_id("eos")) if id is not None), None
         )
@@ -453,7 +452,7 @@ class Model(PretrainedMixin, HFCallMixin, PackableModel, core.Transformer):
 
     @property
     def output_tokenizer(self) -> "Tokenizer | None":
-        """The tokenizer of what the model says."""
+        """The tokenizer of generated text."""
         return self.tokenizer if self.target_tokenizer is None else self.target_tokenizer
 
 
@@ -464,7 +463,7 @@ def build_model(c: config.DualEncoder) -> DualEncoderModel: ...
 
 
 def build_model(c: config.Transformer | config.DualEncoder) -> Model | DualEncoderModel:
-    """A fresh model."""
+    """Build a model with new weights from its config."""
     if isinstance(c, config.DualEncoder):
         return DualEncoderModel(c)
     if not isinstance(c, config.Transformer):

@@ -1,4 +1,4 @@
-"""The task that a loaded model was trained for, rebuilt from its config."""
+"""Inference objective: rebuilds the task of a loaded model's training from its config."""
 
 from dataclasses import replace
 from typing import Any
@@ -11,8 +11,8 @@ from regard.inputs.processors import build_processor
 from regard.tasks.collate import RowPadding
 from regard.tasks.task import Task
 
-DEFAULT_LENGTH = 512  # of rows, for a model that does not say how much it reads at once
-START_ROLES: tuple[DecoderStart, ...] = ("bos", "pad", "eos")  # the roles of a token that a target may begin with
+DEFAULT_LENGTH = 512  # tokens of a row, for a model without a context length
+START_ROLES: tuple[DecoderStart, ...] = ("bos", "pad", "eos")  # special tokens that may start a target
 
 
 def reads_text(model: Any) -> bool:
@@ -20,14 +20,14 @@ def reads_text(model: Any) -> bool:
 
 
 def number_classes(task: config.Task, c: config.Transformer) -> config.Task:
-    """Classes without names are numbers."""
+    """Name unnamed classes by number."""
     if not isinstance(task, config.Classification | config.TokenClassification) or task.classes:
         return task
     return replace(task, classes=tuple(map(str, range(getattr(c.head, "out", None) or 0))))
 
 
 def build_objective(model: Model, c: config.Task) -> Task:
-    """The objective, as the model has learnt it; a loss is of words and not of smoothed ones."""
+    """The objective of the model's training, for evaluation: label smoothing is off."""
     if not reads_text(model):
         return tasks.build_input_task(c, build_processor(model.c.embed), model.c)
     assert model.tokenizer is not None
@@ -51,7 +51,7 @@ def build_objective(model: Model, c: config.Task) -> Task:
 
 
 def max_length(model: Model) -> int:
-    """Tokens that a model reads at once, on either side."""
+    """The largest number of tokens that both encoder and decoder can process."""
     sides = [context_window(model, model.generation_limits)]
     sides += [] if model.c.encoder is None else [trunk_context(model.c.encoder.trunk, model.generation_limits)]
     return min((side for side in sides if side is not None), default=DEFAULT_LENGTH)

@@ -1,12 +1,12 @@
-"""Packed copies of the weights, beside the plain ones, for CPU inference: used by the verbs and by nothing else.
+"""Packed copies of the weights for CPU inference, beside the plain parameters, which training and editing use.
 
-    regard.load(x)            plain parameters, as in every torch module: trained, saved, edited, cast, looked into
-      .generate(...) ...      for as long as a step lasts, linear layers multiply by panels (`regard.native`)
+    regard.load(x)            plain parameters, as in every torch module: trained, saved, edited, cast, inspected
+      .generate(...) ...      during a step, linear layers multiply by packed panels (`regard.native`)
 
-The copy is made when a model is first asked, where it pays (`regard.native.quantize.is_worth_packing`) and where there
-is memory for it: it takes as much again as the linear layers. A process that only answers, such as the command line,
-holds the weights packed and nothing else (`pack`). A weight that was trained, replaced or moved since is packed again;
-numbers that were changed through `.data`, behind torch's back, are not noticed: call `model.layout.clear()` then.
+The copy is made at the first inference, where it pays (`regard.native.quantize.is_worth_packing`) and where there is
+memory for it: it takes as much again as the linear layers. A process for inference alone, such as the command line,
+keeps packed weights only (`pack_in_place`). A weight that was trained, replaced or moved since is packed again; changes
+through `.data`, which torch does not count, are not noticed: call `model.layout.clear()` then.
 """
 
 import threading
@@ -22,33 +22,33 @@ from regard.native.free_memory import free_memory_bytes
 from regard.native.library import load_library
 from regard.native.quantize import is_worth_packing, pack_model, pack_weight
 
-SPARE = 1.25  # times the copy's size that must be free
+SPARE = 1.25  # required free memory, relative to the size of the copy
 
-Linear = tuple[dict[str, Any], Any, tuple[int, int], torch.Tensor]  # where it stands, the plain weight, its state, and
-# its numbers: memory that is not given back cannot be taken for others by its address
+Linear = tuple[dict[str, Any], Any, tuple[int, int], torch.Tensor]  # parameter table, plain weight, its version, and
+# its data: a reference, so that no other tensor can get the same address
 
 
 class PackedWeights:
-    """The packed copy of one model's linear layers, or none yet."""
+    """The packed copy of one model's linear layers, made when it is needed."""
 
     def __init__(self) -> None:
         self.found: list[Linear] = []
         self.packed: list[nn.Parameter] = []
-        self.seen: object = None  # the weights that it was last decided for
+        self.seen: object = None  # the weights of the last decision whether to pack
         self.users, self.lock = 0, threading.Lock()
 
     def __reduce__(self) -> tuple[type["PackedWeights"], tuple[()]]:
-        return PackedWeights, ()  # a copied model makes its own
+        return PackedWeights, ()  # a copied model packs its own
 
     def clear(self) -> None:
-        """Free the copy; the next verb makes another."""
+        """Free the copy; the next inference makes another."""
         with self.lock:
             if not self.users:
                 self.found, self.packed, self.seen = [], [], None
 
     @contextmanager
     def use(self, modules: list[nn.Module]) -> Iterator[None]:
-        """Multiply by the packed copy, from the first caller that enters until the last leaves."""
+        """Use the packed copy, from the first caller that enters until the last leaves."""
         with self.lock:
             if not self.users:
                 self.renew(modules)
@@ -65,7 +65,7 @@ class PackedWeights:
                         place["weight"] = plain
 
     def renew(self, modules: list[nn.Module]) -> None:
-        """Pack again what is not as it was packed."""
+        """Pack again if a weight has changed."""
         first = next(modules[0].parameters(), None)
         if first is None or first.device.type != "cpu" or modules[0]._compiled_call_impl is not None:
             self.found, self.packed, self.seen = [], [], None
@@ -77,12 +77,12 @@ class PackedWeights:
         linear = [part for part in modules if isinstance(part, nn.Linear) and "weight" in part._parameters]
         now = [(id(part.weight), *weight_version(part.weight)) for part in linear]
         if now == self.seen and not self.packed:
-            return  # it did not pay, or there was no room
+            return  # it did not pay, or memory was short
         self.found, self.packed, self.seen = [], [], now
         weights = {id(part.weight): part.weight for part in linear}
         size = sum(each.nbytes for each in weights.values())
-        unfit = any(part._compiled_call_impl is not None for part in modules)  # graphs are made for plain weights
-        unfit |= any(each.is_inference() for each in weights.values())  # torch does not count how often they change
+        unfit = any(part._compiled_call_impl is not None for part in modules)  # compiled graphs refer to plain weights
+        unfit |= any(each.is_inference() for each in weights.values())  # torch keeps no version of inference tensors
         if unfit or not is_worth_packing(modules[0]) or load_library() is None or free_memory_bytes() < SPARE * size:
             return
         with torch.inference_mode(False), torch.no_grad():
@@ -96,7 +96,7 @@ class PackedWeights:
 
 
 class PackableModel(nn.Module):
-    """A model whose verbs may use a packed copy; training needs its memory, and makes it worthless."""
+    """A model with an optional packed copy of its weights, which training frees, since it invalidates the copy."""
 
     layout: PackedWeights | None = None
 
@@ -112,12 +112,12 @@ class PackableModel(nn.Module):
 
 
 def weight_version(weight: torch.Tensor) -> tuple[int, int]:
-    """Where a weight's numbers are, and how often they were changed in place."""
-    return weight.data_ptr(), -1 if weight.is_inference() else weight._version  # which inference tensors have not
+    """The address of a weight's data, and its version, which counts changes in place."""
+    return weight.data_ptr(), -1 if weight.is_inference() else weight._version  # inference tensors have no version
 
 
 def pack_in_place(model: Any) -> Any:
-    """Hold the weights packed where it pays, and the plain ones no more: for a process that only answers."""
+    """Replace the plain weights by packed ones where it pays, for a process that only runs inference."""
     if (layout := model.layout) is not None:
         model.layout = None
         layout.clear()

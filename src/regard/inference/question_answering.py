@@ -2,8 +2,8 @@
 
     who sat on the mat?  +  it was the cat that sat there.  ──►  "the cat", characters 7 to 14
 
-A long context is read in windows that overlap, as in training. The best window is the one whose best span is most
-above "no answer", the first token; where no span is above it, there is none.
+A long context is split into overlapping windows, as in training. The best window is the one whose best span exceeds "no
+answer", the first token, by most; where no span exceeds it, there is no answer.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,11 +23,11 @@ from regard.tasks.task import build_task
 if TYPE_CHECKING:
     from regard.inference.model import Model
 
-LENGTH = 512  # tokens of a window, for a model that does not say how much it reads at once
+LENGTH = 512  # tokens of a window, for a model without a context length
 
 
 class AnswerText(NamedTuple):
-    """A part of a context; empty, from 0 to 0, where there is no answer. `score` is p(begins here)·p(ends here)."""
+    """A span of a context; empty, from 0 to 0, for no answer. `score` is p(begins here)·p(ends here)."""
 
     text: str
     start: int
@@ -36,7 +36,7 @@ class AnswerText(NamedTuple):
 
 
 class BestSpan(NamedTuple):
-    """The best of a window: how far above no answer, the span, its probability."""
+    """The best span of a window: its margin above no answer, the span, its probability."""
 
     above: float
     span: tuple[int, int]
@@ -47,7 +47,7 @@ def answer_questions(
     model: "Model", questions: Sequence[tuple[str, str]], *, names: Sequence[str] | None = None,
     progress: Callable[[int], object] | None = None, refuse: OnBadInput | None = None,
 ) -> list[Any]:  # fmt: skip
-    """The answer to each question in its context, an AnswerText; None for a question that `refuse` was told of."""
+    """The answer to each question in its context, an AnswerText; None for a question whose error `refuse` handled."""
     task, names = qa_objective(model), names or [""] * len(questions)
     assert model.tokenizer is not None
     tokenizer, windows, owners = model.tokenizer, list[dict[str, Any]](), list[int]()
@@ -70,7 +70,7 @@ def answer_questions(
 
 
 def pair_contexts(questions: Sequence[str], context: str | Sequence[str]) -> list[tuple[str, str]]:
-    """Each question with its context: one for all of them, or one each."""
+    """Each question with its context: one for all, or one each."""
     contexts = [context] * len(questions) if isinstance(context, str) else context
     if len(contexts) != len(questions):
         raise ConfigError(f"context: {len(contexts)} texts for {len(questions)} questions; give one for each, or one "
@@ -79,7 +79,7 @@ def pair_contexts(questions: Sequence[str], context: str | Sequence[str]) -> lis
 
 
 def qa_objective(model: "Model") -> QuestionAnswering:
-    """The objective of training, for a model that says where answers begin and end."""
+    """The question answering objective of a model; refuses a model without start and end logits."""
     reader, head = TextInputs.of(model), model.c.head
     if (
         not isinstance(head, config.TokenHead)

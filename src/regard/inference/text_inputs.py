@@ -1,9 +1,9 @@
-"""Texts as a model reads them: between the special tokens of its training, truncated to its length, in batches.
+"""Text inputs of a model: ids with the special tokens of its training, truncated to its length, in batches.
 
     texts ── frames ──►  [CLS] how are you ? [SEP]  ── batch ──►  {"ids": (B, N), "real": (B, N), "segment": (B, N)}
 
-A published model gets what its tokenizer.json puts around a text, one that was trained here what its training put
-there. Texts of like length go together.
+A published model gets the special tokens of its tokenizer.json, a model trained here those of its training. Texts of
+similar length share a batch.
 """
 
 import warnings
@@ -27,20 +27,20 @@ from regard.text.tokenizer import Tokenizer
 T = TypeVar("T")
 OnBadInput = Callable[
     [int, DataError], object
-]  # is told which text has no answer, and why: then the others have theirs
-ENDLESS = 1 << 20  # tokens: a card that says more does not know
+]  # called with the index of a text that failed, and the error; the others continue
+ENDLESS = 1 << 20  # tokens: tokenizers write a huge number for an unknown limit
 
 
 @dataclass(frozen=True)
 class TextInputs:
-    """How one model reads; `longest` is the most tokens at once, and `trained` says that it was trained here."""
+    """The text encoding of one model; `longest` is its token limit, and `trained` is True for one trained here."""
 
     c: config.Transformer
     tokenizer: Tokenizer
     device: torch.device
     longest: int | None = None
     trained: bool = False
-    begin: int | None = None  # what a decoder reads before what the encoder reads
+    begin: int | None = None  # the decoder start token
 
     @classmethod
     def of(cls, model: Any, longest: int | None = None) -> "TextInputs":
@@ -67,9 +67,9 @@ class TextInputs:
         self, texts: Sequence[str], others: Sequence[str] | None = None, names: Sequence[str] | None = None,
         refuse: OnBadInput | None = None,
     ) -> list[EncodedText | None]:  # fmt: skip
-        """Each text, or each pair, with what stands around it; `names` are what errors call them.
+        """Encode each text, or each pair, with its special tokens; `names` stand in error messages.
 
-        One that cannot be read raises, or is None where `refuse` is told of it.
+        A text that cannot be encoded raises, or is None where `refuse` handles the error.
         """
         names = names or number_texts(len(texts))
         second: Sequence[str | None] = others or [None] * len(texts)
@@ -85,7 +85,7 @@ class TextInputs:
         return found
 
     def frame(self, text: str, other: str | None = None, name: str = "text") -> EncodedText:
-        """One of them, however long it is."""
+        """Encode one text or pair, without truncation."""
         for part in (text,) if other is None else (text, other):
             check_text(part, name)
             if not part.strip():
@@ -105,7 +105,7 @@ class TextInputs:
         return (self.as_trained if self.trained else self.tokenizer.encode_with_specials)(text, other, longest)
 
     def as_trained(self, text: str, other: str | None = None, longest: int | None = None) -> EncodedText:
-        """Laid out as objectives lay out their rows."""
+        """Encode a text as the objectives of training do."""
         around = self.specials.single if other is None else self.specials.pair
         with self.tokenizer.with_special_tokens(text, other or ""):
             (first, spans), (second, more) = (
@@ -130,7 +130,7 @@ class TextInputs:
         return TaskSpecialTokens.of(self.tokenizer)
 
     def with_segments(self, role: str) -> "TextInputs":
-        """A reader that sees a special token where it is written."""
+        """A reader whose tokenizer parses this special token in texts."""
         return replace(self, tokenizer=self.tokenizer.without_special(role))
 
     # ---------------------------------------------------------------- from ids to batches
@@ -139,12 +139,12 @@ class TextInputs:
         self, model: Any, rows: Sequence[EncodedText | None], forward: Callable[[dict[str, Tensor]], Iterable[Any]],
         on_batch: OnBatch | None = None,
     ) -> list[Any]:  # fmt: skip
-        """What `forward` makes of each text, in batches of like length; None, a text that was refused, stays None."""
+        """The results of `forward` for each text, in batches of similar length; None for a text that was refused."""
         batches = length_batches([None if row is None else len(row) for row in rows])
         return run_batched(model, rows, batches, lambda some: forward(self.batch(some)), on_batch)
 
     def batch(self, rows: Sequence[EncodedText]) -> dict[str, Tensor]:
-        """What forward takes by name. A decoder behind an encoder reads the same once more, one place later."""
+        """The inputs of forward by name. The decoder behind an encoder reads the same ids, shifted by one."""
         ids = [row.ids for row in rows]
         wide = RowPadding(max(4, *map(len, ids)))
         fill, real = self.specials.fill, wide.real_mask(ids)
@@ -159,7 +159,7 @@ class TextInputs:
 
 
 def encode_model_inputs(model: Any, text: str | None, source: str | None, pair: str | None) -> dict[str, Tensor]:
-    """One text, with its source or its pair, as the forward of this kind of model takes it."""
+    """The forward inputs of one text, with its source or its pair, for this kind of model."""
     if model.c.encoder is not None:
         from regard.inference.translation import encode_pair
 
@@ -175,7 +175,7 @@ def encode_model_inputs(model: Any, text: str | None, source: str | None, pair: 
             raise ConfigError("pair: a decoder reads one text; write both into it")
         return {"ids": torch.tensor(model.encode_prompts([text])[1], device=next(model.parameters()).device)}
     reader = TextInputs.of(model)
-    if not reader.trained and "mask" in reader.tokenizer.special_ids:  # [MASK] is the token, as fill_mask reads it
+    if not reader.trained and "mask" in reader.tokenizer.special_ids:  # [MASK] is parsed as the token, as in fill_mask
         reader = reader.with_segments("mask")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -185,7 +185,7 @@ def encode_model_inputs(model: Any, text: str | None, source: str | None, pair: 
 
 
 def try_each(given: Iterable[tuple[Any, ...]], make: Callable[..., T], refuse: OnBadInput | None) -> list[T | None]:
-    """What is made of each; where that is a DataError, `refuse` is told and it is None."""
+    """The results of `make` for all arguments; a DataError goes to `refuse`, and its result is None."""
     made: list[T | None] = []
     for place, each in enumerate(given):
         try:
@@ -199,29 +199,29 @@ def try_each(given: Iterable[tuple[Any, ...]], make: Callable[..., T], refuse: O
 
 
 def architecture_ends_with(model: Any, ending: str) -> bool:
-    """Whether the class of a published model ends so: several classes have one kind of head."""
+    """Whether the class name of a published model ends so: several classes share one kind of head."""
     found = getattr(getattr(model, "source_folder", None), "architecture", None)
     return found is not None and found.endswith(ending)
 
 
 def reading_front_end(c: config.Transformer) -> Any:
-    """The front end of the side that reads."""
+    """The front end of the encoder, or of the only trunk."""
     return c.embed if c.encoder is None or c.encoder.embed is None else c.encoder.embed
 
 
 def max_input_tokens(c: config.Transformer, context: int | None) -> int | None:
-    """The most tokens that the side that reads can read at once."""
+    """The context window of the encoder, or of the only trunk."""
     return trunk_context(c.trunk if c.encoder is None else c.encoder.trunk, GenerationLimits(context=context))
 
 
 def check_text(text: Any, name: str) -> None:
-    """Refuses what is no string: an image, a tensor, a path."""
+    """Refuse inputs that are no strings: images, tensors, paths."""
     if not isinstance(text, str):
         raise DataError(f"{name}: {type(text).__name__} is no text; give a string")
 
 
 def check_is_list(inputs: Any) -> None:
-    """Refuses one input where several are meant: a string would be read letter by letter."""
+    """Refuse a single input where a list is expected: a string would be a list of characters."""
     if isinstance(inputs, str | bytes | Path | Mapping) or not hasattr(inputs, "__len__"):
         raise ConfigError(f"inputs: {inputs!r:.60} is one alone; give a list of them, as in [...]")
 

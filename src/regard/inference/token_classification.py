@@ -1,12 +1,12 @@
-"""Token classification with a trained model: a label for every word, and the entities that words make together.
+"""Token classification with a trained model: a label for every word, and entities of several words.
 
     words      Ada      Lovelace          wrote
     pieces     Ada      Love     ##lace   wrote        a word's first piece counts, as in training
     labels     B-PER    I-PER             O
-    entities   Ada Lovelace: PER                       B- begins one, I- of the same kind goes on
+    entities   Ada Lovelace: PER                       B- begins one, I- of the same type continues it
 
-A text longer than the model reads at once is read in parts that overlap; each piece takes its label from the part that
-has most context around it.
+A text longer than the context window is split into overlapping parts; each token takes its label from the part with
+most context around it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class TaggedSpan(NamedTuple):
-    """A word, or several that are one entity: from which character to which, its label, how likely that is."""
+    """A labelled word or entity: its text, first and last character, label and probability."""
 
     text: str
     start: int
@@ -42,8 +42,8 @@ def tag_texts(
     model: "Model", texts: Sequence[str], *, entities: bool = False, names: Sequence[str] | None = None,
     progress: Callable[[int], object] | None = None, refuse: OnBadInput | None = None,
 ) -> list[Any]:  # fmt: skip
-    """The words of each text with their labels, or the `entities` that they make, lists of TaggedSpan; None for a text
-    that `refuse` was told of."""
+    """The words of each text with their labels, or their `entities`, lists of TaggedSpan; None for a text whose error
+    `refuse` handled."""
     check_tagger(model)
     reader, head = TextInputs.of(model), model.c.head
     joints, classes = WordBoundaries.of(reader.tokenizer), label_names(model, head.out)  # type: ignore[union-attr, arg-type]
@@ -78,7 +78,7 @@ def check_tagger(model: "Model") -> None:
 
 
 def uses_entity_labels(model: "Model") -> bool:
-    """Whether words make entities together: whether labels begin with B- and I-."""
+    """Whether labels mark entities: whether any begins with B- or I-."""
     check_tagger(model)
     return any(name.startswith(("B-", "I-")) for name in label_names(model, model.c.head.out))  # type: ignore[union-attr, arg-type]
 
@@ -87,7 +87,8 @@ def uses_entity_labels(model: "Model") -> bool:
 
 
 class FrameSlice(NamedTuple):
-    """A stretch of a frame between its special tokens: it tells of tokens first to last, from its own `skip` on."""
+    """A part of an encoded text between its special tokens: tokens `first` to `last` take their labels from it, from
+    its own index `skip` on."""
 
     frame: EncodedText
     first: int
@@ -96,7 +97,8 @@ class FrameSlice(NamedTuple):
 
 
 def split_frame(frame: EncodedText, longest: int | None) -> Iterator[FrameSlice]:
-    """A frame in parts that can be read at once; each answers for its middle, the first and last for their ends too."""
+    """Split an encoded text into parts that fit the model; each labels its middle, the first and the last also their
+    ends."""
     size = len(frame)
     if longest is None or size <= longest:
         yield FrameSlice(frame, 0, size, 0)
@@ -121,7 +123,7 @@ def split_frame(frame: EncodedText, longest: int | None) -> Iterator[FrameSlice]
 def word_labels(
     text: str, frame: EncodedText, shares: Tensor, joints: WordBoundaries, classes: Sequence[str]
 ) -> Iterator[TaggedSpan]:
-    """The pieces of a text as words, each with the label of its first piece."""
+    """The words of a text, each with the label of its first token."""
     inside = [place for place, owner in enumerate(frame.owners) if owner is not None]
     numbers = joints.words(torch.tensor([[frame.ids[place] for place in inside]]))[0].tolist()
     first = [place for at, place in enumerate(inside) if not at or numbers[at] != numbers[at - 1]]
@@ -133,7 +135,7 @@ def word_labels(
 
 
 def merge_entities(text: str, tagged: Sequence[TaggedSpan]) -> list[TaggedSpan]:
-    """Words with B- and I- as whole entities, with the mean of their scores; those outside (O) are left out."""
+    """Merge words with B- and I- labels into entities, with the mean of their scores; words outside (O) are dropped."""
     groups: list[list[TaggedSpan]] = []
     before = ""
     for word in tagged:
@@ -151,5 +153,5 @@ def merge_entities(text: str, tagged: Sequence[TaggedSpan]) -> list[TaggedSpan]:
 
 
 def entity_type(label: str) -> str:
-    """PER of B-PER and I-PER; nothing of O."""
+    """The type of a label: PER for B-PER and I-PER, empty for O."""
     return "" if label == "O" else label[2:] if label[:2] in ("B-", "I-") else label

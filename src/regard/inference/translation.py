@@ -3,8 +3,8 @@
     The cat sat.  ──►  The cat sat . </s>  ── encoder ──┐
                        <s> ── beam search ── decoder ◄──┘ ──►  Le chat s'est assis . </s>  ──►  Le chat s'est assis.
 
-Texts are encoded as in training and searched in batches of like length; the result for a text does not depend on the
-texts beside it.
+Texts are encoded as in training and translated in batches of similar length; the result for a text does not depend on
+its batch.
 
               The   cat   sat  </s>
     Le        .71   .12   .05   .12        a row for each target token, and it sums to one: the softmax of
@@ -40,11 +40,11 @@ if TYPE_CHECKING:
     from regard.inference.model import Model
 
 BEAMS = 4
-TIMES, MORE = 2, 20  # a translation has at most twice the tokens of its source, and twenty
+TIMES, MORE = 2, 20  # default limit: twice the tokens of the source, plus twenty
 
 
 class Translator:
-    """An encoder-decoder with its tokenizers, and the objective that knows which special tokens stand where."""
+    """Translation with an encoder-decoder, its tokenizers, and the objective that adds the special tokens."""
 
     def __init__(self, model: "Model") -> None:
         if model.c.encoder is None:
@@ -64,10 +64,11 @@ class Translator:
         names: Sequence[str] | None = None, refuse: Callable[[int, config.DataError], object] | None = None,
         cut: Callable[[int], object] | None = None, *, check: Callable[[], None] | None = None,
     ) -> list[Any]:  # fmt: skip
-        """The best translation of each text, the others in it: Completions. `names` are what errors call the texts.
+        """Translate texts: the best translation of each, with the others in it, as Completions. `names` stand in error
+        messages.
 
-        A text that cannot be read raises, or is None where `refuse` is told of it; one that is too long is cut where
-        `cut` is told of it. `check` is called at each step of the search, and ends it if it raises.
+        A text that cannot be encoded raises, or is None where `refuse` handles the error; one that is too long is
+        truncated where `cut` is called for it. `check` is called at each step of the search, which stops if it raises.
         """
         c = beam_search_params(
             self.usual(settings, new) | settings | ({} if new is None else {"max_new_tokens": new}), self.speaks
@@ -90,7 +91,7 @@ class Translator:
         return run_batched(self.model, range(len(texts)), batches, run)
 
     def usual(self, settings: dict[str, Any], new: int | None) -> dict[str, Any]:
-        """What is searched for unless said: as the folder has it."""
+        """The default settings of the search, from the generation defaults of the folder."""
         manner = self.model.generation_defaults
         manner.warn()
         usual = {"num_beams": BEAMS} | manner.beam_search
@@ -101,7 +102,7 @@ class Translator:
         return usual
 
     def source(self, text: str, name: str = "text", cut: Callable[[], object] | None = None) -> list[int]:
-        """A text in ids, with what stands around a source; `cut` is told if not all of it fits."""
+        """A source text in ids, with its special tokens; `cut` is called if it is truncated."""
         ids = self.ids(text, name)
         whole = [*self.task.opening, *ids, *self.task.closing]
         if cut is not None and self.longest is not None and (over := len(whole) - self.longest) > 0:
@@ -128,7 +129,7 @@ class Translator:
 
     @property
     def begin(self) -> int:
-        """The id that a target begins with."""
+        """The start token of a target."""
         known = (self.model.decoder_start_id, self.model.generation_defaults.begin, self.task.target.begin())
         begin = next(id for id in known if id is not None)
         if begin < 0:
@@ -137,7 +138,7 @@ class Translator:
         return begin
 
     def max_target_tokens(self, length: int, c: BeamSearchParams) -> int:
-        """Tokens that the translation of a source of this length may have."""
+        """The default token limit of a translation, from the length of its source."""
         usual = self.model.generation_defaults.max_new_tokens(1) or TIMES * length + MORE
         wanted, room = max(usual, c.min_new_tokens + 1), context_window(self.model, self.model.generation_limits)
         return wanted if room is None else min(wanted, room)
@@ -161,7 +162,7 @@ class Translator:
 
 @dataclass(frozen=True, eq=False)
 class Alignment:
-    """Tokens of both sides as people read them, special ones included, and weights (target, source)."""
+    """Alignment weights (target, source), with the tokens of both sides as text, special tokens included."""
 
     source: tuple[str, ...]
     target: tuple[str, ...]
@@ -169,7 +170,7 @@ class Alignment:
     layer: int
 
     def likeliest(self) -> list[tuple[str, str]]:
-        """Each token of the target with the one that it looked at most."""
+        """Each target token with the source token that it attends to most."""
         return [(told, self.source[place])
                 for told, place in zip(self.target, self.weights.argmax(-1).tolist(), strict=True)]  # fmt: skip
 
@@ -177,6 +178,7 @@ class Alignment:
 def align_translation(
     model: "Model", source: str, target: str | Sequence[int] | None = None, layer: int | None = None
 ) -> Alignment:
+    """The alignment of a source and a target, by default the model's translation, from one layer's cross-attention."""
     translator, depth = Translator(model), model.c.trunk.depth
     known = set(model.addresses())
     looks = [place for place in range(depth) if f"trunk.{place}.cross.pattern" in known]
@@ -198,7 +200,7 @@ def align_translation(
 
 
 def encode_pair(model: "Model", source: str, target: str | None) -> dict[str, Tensor]:
-    """The ids of a source, and those that the decoder reads of a target: its start, and all but what comes next."""
+    """Encoder and decoder ids of a source and a target: the decoder reads its start token and the target."""
     translator = Translator(model)
     read = translator.source(source, "source")
     if target is None:
@@ -208,14 +210,14 @@ def encode_pair(model: "Model", source: str, target: str | None) -> dict[str, Te
         target_ids = translator.ids(target, "prompt", target=True) if target else []
     device = next(model.parameters()).device
     heard = torch.tensor([[translator.begin, *target_ids]], device=device)
-    real = torch.ones_like(heard, dtype=torch.bool)  # a target may begin with the pad token
+    real = torch.ones_like(heard, dtype=torch.bool)  # the start token may be the pad token
     return {"ids": heard, "real": real, "source": torch.tensor([read], device=device)}
 
 
 def cross_attention_weights(
     translator: Translator, source: list[int], target: list[int], layer: int
 ) -> Tensor:  # (T, S)
-    """The decoder hears the target word by word; each row is its look before a word."""
+    """Cross-attention weights (T, S) of one layer under teacher forcing, averaged over the heads."""
     model, ids = translator.model, [translator.begin, *target[:-1]]
     most, vocab = context_window(model, model.generation_limits), model.c.embed.vocab
     if not target or (most is not None and len(ids) > most):
@@ -226,8 +228,8 @@ def cross_attention_weights(
                                "of its training")  # fmt: skip
     where = f"trunk.{layer}.cross.pattern"
     heard, read = (torch.tensor([row], device=next(model.parameters()).device) for row in (ids, source))
-    real = torch.ones_like(heard, dtype=torch.bool)  # a target may begin with the pad token
+    real = torch.ones_like(heard, dtype=torch.bool)  # the start token may be the pad token
     with inference_mode(list(model.modules())), looking(model, where) as seen:
         model(heard, source=read, real=real)
-    weights: Tensor = seen[where][0].float().mean(0)  # over the heads
+    weights: Tensor = seen[where][0].float().mean(0)  # averaged over the heads
     return weights.clone().cpu()
