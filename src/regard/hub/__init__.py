@@ -1,4 +1,4 @@
-"""Published checkpoints, read and written: Hugging Face folders, GGUF, PEFT adapters, and the parity check.
+"""Published checkpoints: reading and writing Hugging Face folders, GGUF, PEFT adapters, and the parity check.
 
 The only package that knows other projects' names for tensors and settings.
 """

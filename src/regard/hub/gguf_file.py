@@ -1,12 +1,12 @@
-"""GGUF file parser: a table of metadata, a list of tensors, and their numbers in quantized blocks.
+"""GGUF file parser: metadata, a list of tensors, and their data in quantized blocks.
 
-    "GGUF", version, how many tensors, how many facts
+    "GGUF", version, number of tensors, number of facts
     facts      name, type, value
-    tensors    name, shape (the last axis first), type, place
-    numbers    each tensor at its place, counted from here
+    tensors    name, shape (the last axis first), type, offset
+    data       each tensor at its offset from here
 
-A file may come from anywhere: every count is compared with what is left of the file before anything is read or made.
-What the blocks mean is known to the package `gguf`.
+Files are untrusted: every count is checked against the rest of the file before anything is read or allocated. The
+package `gguf` decodes the blocks.
 """
 
 import math
@@ -28,12 +28,12 @@ MAGIC, VERSIONS = b"GGUF", (2, 3)
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 STRING, LIST = 8, 9
 AXES = 4
-NUMBER, TEXT, ROW = 48, 96, 512  # bytes of memory: a number or a text in a list, a fact or a tensor with its name
-PIECE = 1 << 22  # numbers that are made at once
+NUMBER, TEXT, ROW = 48, 96, 512  # bytes of memory: a number or a string in a list, a fact or a tensor with its name
+PIECE = 1 << 22  # numbers decoded at once
 
 
 class GGUFTensor(NamedTuple):
-    """A tensor in a file: its shape, the type of its blocks by number, and the place of its bytes."""
+    """A tensor in a GGUF file: its shape, its block type by number, and its byte offset."""
 
     name: str
     shape: tuple[int, ...]
@@ -43,14 +43,16 @@ class GGUFTensor(NamedTuple):
 
 @dataclass(frozen=True)
 class GGUFFile:
+    """The metadata (`facts`) and the tensors of a GGUF file."""
+
     path: Path
     facts: dict[str, Any]
     tensors: dict[str, GGUFTensor]
 
     def pieces(self, held: GGUFTensor) -> Iterator[tuple[slice, Tensor]]:
-        """The numbers of a tensor in fp32, some rows after others, and which they are."""
+        """The values of a tensor in fp32, in slices of rows, each with its slice."""
         gguf, kind = import_gguf(), block_type(self.path, held)
-        import numpy as np  # which comes with it
+        import numpy as np  # a dependency of gguf
 
         table = held.shape if len(held.shape) > 1 else (1, *held.shape)
         raw = np.memmap(self.path, np.uint8, "r", held.place, (table[0], tensor_bytes(self.path, held) // table[0]))
@@ -72,7 +74,7 @@ def import_gguf() -> Any:
 
 
 def open_gguf(path: Path) -> GGUFFile:
-    """What a file holds, before any number is read."""
+    """Parse the header of a file, without tensor data."""
     try:
         check_regular_file(path, "name a GGUF file")
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as raw:
@@ -85,11 +87,11 @@ def open_gguf(path: Path) -> GGUFFile:
 
 
 class GGUFCursor:
-    """Reads a file from its beginning, and never beyond its end."""
+    """A cursor that parses a file from its beginning, with bounds checks."""
 
     def __init__(self, path: Path, raw: mmap.mmap) -> None:
         self.path, self.raw, self.end, self.at = path, raw, len(raw), 0
-        self.taken, self.most = 0, max_bytes()  # bytes of memory that facts take, and may take
+        self.taken, self.most = 0, max_bytes()  # bytes of memory for facts, used and allowed
 
     def error(self, why: str) -> DataError:
         return DataError(f"{self.path}: not a whole GGUF file ({why}); fetch it again")
@@ -102,7 +104,7 @@ class GGUFCursor:
         return struct.unpack_from(form, self.raw, self.at - length)
 
     def read_count(self, count: int, least: int, each: int) -> int:
-        """A count of things that take so many bytes of the file each at least, and `each` so many of the memory."""
+        """Check a count of items that take at least `least` bytes of the file each, and `each` bytes of memory."""
         if count * least > self.end - self.at:
             raise self.error(f"it promises {count:,} things, and has {self.end - self.at:,} bytes left")
         self.taken += count * each
@@ -155,13 +157,13 @@ class GGUFCursor:
             raise self.error(f"general.alignment is {str(step)[:40]}")
         begin = -(-self.at // step) * step
         placed = {each.name: self.place_tensor(each, begin) for each in found}
-        # each has its own bytes: a thousand tensors at one place would be a thousand times as large in memory
+        # overlaps are refused: a thousand tensors at one offset would be a thousand times as large in memory
         if len(placed) < len(found) or sum(tensor_bytes(self.path, each) for each in found) > self.end:
             raise self.error("its tensors share bytes or names")
         return GGUFFile(self.path, told, placed)
 
     def place_tensor(self, held: GGUFTensor, begin: int) -> GGUFTensor:
-        """The tensor with its place counted from the beginning of the file, if all of it is in there."""
+        """The tensor with its offset from the beginning of the file; refused if it exceeds the file."""
         at = held._replace(place=begin + held.place)
         if not math.prod(at.shape) or at.place + tensor_bytes(self.path, at) > self.end:
             raise self.error(f"{at.name[:80]} {at.shape} is not in it")
@@ -169,7 +171,7 @@ class GGUFCursor:
 
 
 def block_type(path: Path, held: GGUFTensor) -> Any:
-    """The type of a tensor's blocks."""
+    """The block type of a tensor."""
     try:
         return import_gguf().GGMLQuantizationType(held.kind)
     except ValueError:

@@ -1,9 +1,9 @@
-"""Models and tokenizers in GGUF files of llama.cpp: Llama and its relatives; read, never written.
+"""GGUF models: loads models and tokenizers of llama.cpp files of Llama and related families; there is no writer.
 
     regard.load("SmolLM2-135M-Instruct.Q4_1.gguf")
 
-The metadata is translated to the family's config.json, so what is read can be saved as a folder that `transformers`
-opens. Needs the package `gguf`, which knows what the quantized blocks mean.
+The metadata is translated to the family's config.json, so that the model can be saved as a folder that `transformers`
+opens. Needs the package `gguf`, which decodes the quantized blocks.
 """
 
 import re
@@ -26,13 +26,13 @@ from regard.hub.weights import materialize
 from regard.text.gguf_vocab import WHOLE_WORD_SPLITS, GgufVocab, tokenizer_from_gguf
 from regard.text.tokenizer import Tokenizer
 
-KINDS = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3"}  # their architectures, and what the classes are called
+KINDS = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3"}  # GGUF architectures, and class names
 SUFFIX = ".gguf"
 TURNED = re.compile(r"blk\.\d+\.attn_([qk])\.(weight|bias)")
 
 
 def read_gguf(path: Path) -> ModelFolder:
-    """What a file says, in the words of config.json."""
+    """The model folder of a GGUF file, with its metadata as a config.json."""
     import_gguf()
     file = open_gguf(path)
     said = gguf_to_hf_config(file)
@@ -43,15 +43,15 @@ def read_gguf(path: Path) -> ModelFolder:
 
 
 def gguf_tensors(file: GGUFFile) -> dict[str, StoredTensor]:
-    """The tensors as if they stood there in fp32."""
+    """The tensors as entries of a weight reader, in fp32."""
     return {name: StoredTensor(file.path, name, each.shape, torch.float32) for name, each in file.tensors.items()}
 
 
-# ---------------------------------------------------------------- facts
+# ---------------------------------------------------------------- metadata
 
 
 def gguf_to_hf_config(file: GGUFFile) -> dict[str, Any]:
-    """A config.json, from the facts."""
+    """A config.json from the metadata."""
     theirs = HFConfig(file.facts, str(file.path))
     kind = theirs.get_str("general.architecture", {name: name for name in KINDS})
     table = file.tensors.get("token_embd.weight")
@@ -90,7 +90,7 @@ SCALED = {"factor": "factor", "original_context_length": "original_max_position_
 
 
 def rope_config(file: GGUFFile, hf: HFConfig, kind: str) -> dict[str, Any]:
-    """Rotary positions; a factor for each pair of channels, where a tensor has them, is what longrope says."""
+    """The RoPE parameters; a tensor of factors for each pair of channels becomes longrope."""
     where, base = f"{kind}.rope.scaling.", shortest_float(hf.get_float(f"{kind}.rope.freq_base", 10_000.0))
     if held := file.tensors.get("rope_freqs.weight"):
         factors = [shortest_float(factor) for factor in whole_tensor(file, held).flatten().tolist()]
@@ -106,16 +106,16 @@ def rope_config(file: GGUFFile, hf: HFConfig, kind: str) -> dict[str, Any]:
 
 
 def shortest_float(value: float) -> float:
-    """A number of fp32 as it was written: 1e-05, not 9.999999747378752e-06."""
+    """An fp32 value as it was written: 1e-05, not 9.999999747378752e-06."""
     return float(f"{value:.7g}")
 
 
-# ---------------------------------------------------------------- numbers
+# ---------------------------------------------------------------- weights
 
 
 @torch.no_grad()
 def load_gguf_weights(model: nn.Module, folder: ModelFolder, device: torch.device | None = None) -> None:
-    """The numbers of a file into a model of its config, a piece of a tensor at a time."""
+    """Load the tensors of a file into a model of its config, a slice of a tensor at a time."""
     file = open_gguf(folder.path)
     ghosts = {name: each.ghost for name, each in gguf_tensors(file).items()}
     try:
@@ -141,7 +141,7 @@ def whole_tensor(file: GGUFFile, held: GGUFTensor) -> Tensor:
 
 
 def rope_row_order(held: GGUFTensor, hf: HFConfig) -> Tensor | None:
-    """Where each row of q and k goes: a file of a Llama has the two channels that turn together beside each other."""
+    """The target row of each row of q and k: GGUF files of Llama interleave the two channels of a rotary pair."""
     found = TURNED.fullmatch(held.name) if hf.get("model_type") == "llama" else None
     if found is None:
         return None
@@ -150,11 +150,11 @@ def rope_row_order(held: GGUFTensor, hf: HFConfig) -> Tensor | None:
     return rows.transpose(1, 2).flatten()
 
 
-# ---------------------------------------------------------------- words
+# ---------------------------------------------------------------- tokenizer
 
 
 def gguf_tokenizer(path: Path) -> Tokenizer | None:
-    """The tokenizer in a file, if it has one; a warning says why it cannot be used."""
+    """The tokenizer of a file, if it has one; if it cannot be used, a warning gives the reason."""
     file = open_gguf(path)
     facts = {key.removeprefix("tokenizer."): each for key, each in file.facts.items() if key.startswith("tokenizer.")}
     theirs = HFConfig(facts, f"{path}: tokenizer")
@@ -191,13 +191,13 @@ def typed_list(hf: HFConfig, key: str, kind: type) -> list[Any]:
 
 
 def special_token_id(hf: HFConfig, name: str) -> int | None:
-    """The id of a token with a role, if there is such a token."""
+    """The id of a special token, if it is valid."""
     found = hf.get(f"ggml.{name}_token_id")
     return found if type(found) is int and 0 <= found < len(typed_list(hf, "ggml.tokens", str)) else None
 
 
 def gguf_tokenizer_config(hf: HFConfig) -> dict[str, Any]:
-    """A tokenizer_config.json: which token is for what, and how a chat is written."""
+    """A tokenizer_config.json with the special tokens and the chat template."""
     tokens = typed_list(hf, "ggml.tokens", str)
     roles = {key: special_token_id(hf, name) for key, name in (*ROLES.items(), ("unk_token", "unknown"))}
     plain = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}

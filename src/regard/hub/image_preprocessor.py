@@ -1,11 +1,11 @@
-"""preprocessor_config.json, how published models normalise and resize images: read and written.
+"""Image preprocessor config: reads and writes preprocessor_config.json, the normalisation and resizing of images.
 
     {"size": {"height": 224, "width": 224}, "resample": 2,                        embed.resize
      "rescale_factor": 1/255, "image_mean": [0.5, ...], "image_std": [0.5, ...],  embed.mean, embed.std
-     "clusters": [[-1, 1, 0.2], ...]}                                             embed.colors, of a model of pixels
+     "clusters": [[-1, 1, 0.2], ...]}                                             embed.colors, of a pixel model
 
-There (byte·rescale_factor - mean) / std is what a model sees, here (byte/255 - mean) / std: another factor goes into
-mean and std. The names of classes stand in config.json, under id2label.
+The input is (byte·rescale_factor - mean) / std in `transformers`, and (byte/255 - mean) / std here: another factor is
+absorbed by mean and std. Class names are in config.json, under id2label.
 """
 
 import math
@@ -27,7 +27,7 @@ from regard.hub.validate import own_file
 
 PREPROCESSOR_FILE = "preprocessor_config.json"
 Front = config.PatchEmbedding | config.PixelEmbedding
-RESAMPLE = {2: "bilinear", 3: "bicubic"}  # their numbers are those of pillow
+RESAMPLE = {2: "bilinear", 3: "bicubic"}  # the numbers are those of pillow
 TYPES = {
     "vit": "ViTImageProcessor", "deit": "DeiTImageProcessor", "swin": "ViTImageProcessor",
     "clip": "CLIPImageProcessor", "clip_vision_model": "CLIPImageProcessor", "imagegpt": "ImageGPTImageProcessor",
@@ -35,14 +35,14 @@ TYPES = {
 
 
 def image_front_end(c: config.Model) -> Front | None:
-    """The front end that sees images, where there is one."""
+    """The image front end of a model, if it has one."""
     sees = c.towers[0] if isinstance(c, config.DualEncoder) else c
     embed = sees.embed.patches if isinstance(sees.embed, config.StageEmbedding) else sees.embed
     return embed if isinstance(embed, config.PatchEmbedding) or type(embed) is config.PixelEmbedding else None
 
 
 def with_front_end(c: config.Model, seen: Front) -> config.Model:
-    """The model with another front end in the place of the one that sees."""
+    """The config with another image front end."""
     if isinstance(c, config.DualEncoder):
         return replace(c, towers=(replace(c.towers[0], embed=seen), *c.towers[1:]))
     if isinstance(c.embed, config.StageEmbedding) and isinstance(seen, config.PatchEmbedding):
@@ -54,13 +54,13 @@ def with_front_end(c: config.Model, seen: Front) -> config.Model:
 
 
 def read_preprocessor(c: config.Model, folder: Path, known: FamilyClass | None) -> config.Model:
-    """The model with images seen as the folder says; without a word about it as its family usually does."""
+    """The config with the image preprocessing of the folder; without such a file, that of the family."""
     before, path = image_front_end(c), folder / PREPROCESSOR_FILE
     if known is None or before is None or not path.is_file():
         return c
     said = read_json_object(own_file(folder, PREPROCESSOR_FILE))
     if said == preprocessor_to_hf(c, known):
-        return c  # written here: our own words say more
+        return c  # written by us: our own config has more detail
     try:
         return with_front_end(c, front_end_from_hf(before, HFConfig(said, str(path))))
     except DataError:
@@ -86,7 +86,7 @@ def front_end_from_hf(c: Front, hf: HFConfig) -> Front:
 
 
 def channel_values(hf: HFConfig, key: str, default: tuple[float, ...]) -> tuple[float, ...]:
-    """One number for all channels, or one for each."""
+    """One value for all channels, or one for each."""
     if hf.get(key) is None:
         return default
     found = hf.numbers(key) if isinstance(hf.get(key), list) else (hf.get_float(key),)
@@ -98,7 +98,7 @@ def channel_values(hf: HFConfig, key: str, default: tuple[float, ...]) -> tuple[
 def palette_from_hf(
     c: config.PixelEmbedding, hf: HFConfig, mean: tuple[float, ...], std: tuple[float, ...]
 ) -> tuple[str, ...]:
-    """Their clusters, which are in the numbers that the model sees, as colours."""
+    """The clusters, which are normalised values, as colours."""
     found = hf.get("clusters")
     if found is None:
         return c.colors
@@ -112,13 +112,13 @@ def palette_from_hf(
 
 
 def hex_digits(share: float, count: int) -> str:
-    """A part of white in so many hexadecimal digits."""
+    """A value from 0 to 1 in `count` hexadecimal digits."""
     most = 16**count - 1
     return f"{min(most, max(0, round(most * share))):0{count}x}"
 
 
 def resize_from_hf(c: Front, hf: HFConfig) -> config.ImageResize:
-    """How an image of another size becomes one of theirs."""
+    """The resize settings of the preprocessor."""
     way: Any = c.resize.resample
     if (said := hf.get("resample")) is not None:
         if type(said) is not int or said not in RESAMPLE:
@@ -136,7 +136,7 @@ def resize_from_hf(c: Front, hf: HFConfig) -> config.ImageResize:
 
 
 def shortest_edge(hf: HFConfig) -> int | None:
-    """The pixels of the shorter side, where proportions stay; old files of CLIP say it as a number."""
+    """The target length of the shorter side, if the aspect ratio is kept; old CLIP files have a plain number."""
     kind = str(hf.get("image_processor_type") or hf.get("feature_extractor_type"))
     match hf.get("size"):
         case {"shortest_edge": int()}:
@@ -147,7 +147,7 @@ def shortest_edge(hf: HFConfig) -> int | None:
 
 
 def image_size(hf: HFConfig, key: str) -> tuple[int, int] | None:
-    """Rows and columns, in whichever way they are said."""
+    """Rows and columns, in any of the accepted forms."""
     match hf.get(key):
         case None | {"shortest_edge": _}:
             return None
@@ -162,18 +162,19 @@ def image_size(hf: HFConfig, key: str) -> tuple[int, int] | None:
 
 
 def write_preprocessor(c: config.Model, folder: Path, known: FamilyClass | None) -> None:
-    """Says how images are seen, unless the folder has it from where the model came from."""
+    """Write the preprocessor config, unless the folder already has that of its origin."""
     if not (folder / PREPROCESSOR_FILE).exists() and (said := preprocessor_to_hf(c, known)) is not None:
         write_json_plain(folder / PREPROCESSOR_FILE, said)
 
 
 def preprocessor_to_hf(c: config.Model, known: FamilyClass | None) -> dict[str, Any] | None:
-    """Their words for it. They have none for an image that is cut first: its shorter side is made to fit, then."""
+    """Our preprocessing as preprocessor_config.json, which has no crop before the resize: the shorter side is resized
+    instead."""
     sees = image_front_end(c)
     if known is None or sees is None or known.family.name not in TYPES:
         return None
     if isinstance(sees, config.PixelEmbedding) and not (sees.colors and sees.channels == 3):
-        return None  # their processor needs the palette
+        return None  # the processor needs the palette
     rows, columns = sees.grid if isinstance(sees, config.PixelEmbedding) else (sees.image_size, sees.image_size)
     whole = sees.resize.size_before_crop
     edge = {"height": whole or rows, "width": whole or columns}
@@ -200,11 +201,11 @@ def per_channel(numbers: tuple[float, ...], channels: int) -> list[float]:
     return list(numbers if len(numbers) > 1 else numbers * channels)
 
 
-# ---------------------------------------------------------------- what the answers are called
+# ---------------------------------------------------------------- class names
 
 
 def classification_task(c: config.Model, raw: Mapping[str, Any]) -> config.Task | None:
-    """What a published model of images can be asked: which of the classes that its config.json names."""
+    """The classification task of a published image model, with the class names of its config.json."""
     many = c.head.out if isinstance(c, config.Transformer) and isinstance(c.head, config.PoolingHead) else None
     if image_front_end(c) is None or many is None or many < 2 or not isinstance(names := raw.get("id2label"), dict):
         return None

@@ -3,10 +3,10 @@
     regard.load("org/name")      regard.load("org/name@v1.2")      regard.load("hf:gpt2")
     regard.load("runs/lab")      regard.load("runs/lab@128")
 
-A run means its newest whole checkpoint, and @128 its snapshot or checkpoint of that step. The disk goes before the hub,
-and what looks like a local path is never requested from it. `huggingface_hub` keeps the cache and heeds HF_HOME,
-HF_TOKEN and HF_HUB_OFFLINE. Of a repository come the weights in safetensors, once, and the small files beside them;
-never code, and nothing that could run when it is opened.
+A run stands for its newest complete checkpoint, and @128 for its snapshot or checkpoint of that step. Local paths come
+before hub ids, and what looks like a local path is never requested from the hub. `huggingface_hub` keeps the cache and
+honours HF_HOME, HF_TOKEN and HF_HUB_OFFLINE. A download consists of the weights in safetensors, in one format, and the
+small files beside them; never code or pickles.
 """
 
 import glob
@@ -27,7 +27,7 @@ STEP_PATTERN = re.compile(r"step-(\d+)")
 
 
 def find_folder(path: Path) -> Path:
-    """The folder with the files: a run stands for its newest checkpoint, or for its best one if it keeps that."""
+    """The folder with the model files: a run stands for its newest checkpoint, or for its best one if it keeps that."""
     with suppress(OSError):
         restore_folder(Path(os.path.abspath(path)))
     if path.is_file():
@@ -45,7 +45,7 @@ def find_folder(path: Path) -> Path:
 
 
 def weight_files(folder: Path) -> set[str]:
-    """The files that hold the weights."""
+    """The names of the weight files."""
     if (folder / WEIGHTS_FILE).is_file():
         return {WEIGHTS_FILE}
     if (folder / WEIGHTS_INDEX).is_file():
@@ -64,7 +64,7 @@ def weight_files(folder: Path) -> set[str]:
 
 
 def list_checkpoints(run: str | Path) -> list[Path]:
-    """The checkpoints of a run, oldest first, whole or not."""
+    """The checkpoints of a run, oldest first, complete or not."""
     return list_step_folders(Path(run) / "checkpoints")
 
 
@@ -78,19 +78,19 @@ def list_step_folders(parent: Path) -> list[Path]:
 
 
 def folder_step(folder: Path) -> int:
-    """The step that a folder of a run is of."""
+    """The training step of a folder."""
     return int(folder.name.removeprefix("step-"))
 
 
 def parse_step_address(text: str) -> tuple[Path, int] | None:
-    """The run and the step that "runs/lab@128" means; None where a text is no such address."""
+    """Run and step of an address such as "runs/lab@128"; None for any other text."""
     run, at, step = text.rpartition("@")
     known = at and re.fullmatch(r"[0-9]+", step) and (Path(run) / "config.toml").is_file() and not Path(text).exists()
     return (Path(run), int(step)) if known else None
 
 
 def find_step_folder(run: Path, step: int) -> Path:
-    """The snapshot of that step of a run, or its checkpoint."""
+    """The snapshot or checkpoint of one step of a run."""
     there = {folder_step(each): each for each in (*list_checkpoints(run), *list_snapshots(run))}
     if step in there:
         return there[step]
@@ -100,7 +100,7 @@ def find_step_folder(run: Path, step: int) -> Path:
 
 
 def default_checkpoint(run: str | Path) -> Path:
-    """The checkpoint that a run stands for: the best one, where train.keep_best keeps it and it is whole, or the
+    """The checkpoint that a run stands for: the best one, where train.keep_best keeps it and it is complete, or the
     newest."""
     link = Path(run) / "best"
     if not link.is_symlink():
@@ -115,7 +115,7 @@ def default_checkpoint(run: str | Path) -> Path:
 
 
 def newest_checkpoint(run: str | Path) -> Path:
-    """The newest whole checkpoint of a run; a damaged one is reported and passed over."""
+    """The newest complete checkpoint of a run; damaged ones are skipped with a warning."""
     damaged: list[str] = []
     for folder in reversed(list_checkpoints(run)):
         if wrong := verify_manifest(folder):
@@ -130,14 +130,14 @@ def newest_checkpoint(run: str | Path) -> Path:
 
 HUB_ID_PREFIX = "hf:"
 REPO_ID = re.compile(r"(?:[\w-][\w.-]*/)?[\w-][\w.-]*", re.ASCII)
-BESIDE = re.compile(  # 1_Pooling/config.json is beside them too
+BESIDE = re.compile(  # 1_Pooling/config.json counts as well
     r"(?:\d+_\w+/)?[^/]+\.(?:json|txt|model|spm|jinja)|README\.md|(?:LICEN[CS]E|NOTICE|USE_POLICY)(?:[._-][\w.-]*)?"
 )
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack")
 
 
 def locate_model(path: str | Path) -> Path:
-    """The folder that a path, a step of a run or an id means; an id is fetched."""
+    """The folder of a path, a step of a run or a hub id, which is downloaded."""
     if (step := parse_step_address(str(path))) is not None:
         return find_step_folder(*step)
     asked = parse_repo_id(str(path))
@@ -145,7 +145,7 @@ def locate_model(path: str | Path) -> Path:
 
 
 def parse_repo_id(text: str) -> tuple[str, str | None] | None:
-    """The repository and the revision that a text means; None where it means a place on the disk."""
+    """Repository and revision of a hub id; None for a local path."""
     path, (name, _, revision) = Path(text), text.removeprefix(HUB_ID_PREFIX).partition("@")
     if path.exists():
         return None
@@ -160,7 +160,7 @@ def parse_repo_id(text: str) -> tuple[str, str | None] | None:
 
 
 def download_model(name: str, revision: str | None = None) -> Path:
-    """The folder of a model in the cache, after what it lacks has come from the hub."""
+    """Download a model, except for files in the cache; returns its folder."""
     from huggingface_hub import HfApi, errors, snapshot_download
 
     with hub_errors(name, revision):
@@ -168,7 +168,7 @@ def download_model(name: str, revision: str | None = None) -> Path:
             found = HfApi().model_info(name, revision=revision)
         except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError):
             raise
-        except connection_errors():  # what was fetched before is still there
+        except connection_errors():  # offline: use the cache
             kept = snapshot_download(name, revision=revision, local_files_only=True, allow_patterns=["config.json"])
             return Path(kept)
         files = sorted(each.rfilename for each in found.siblings or ())
@@ -177,7 +177,7 @@ def download_model(name: str, revision: str | None = None) -> Path:
 
 
 def choose_weight_files(name: str, revision: str | None, files: list[str]) -> list[str]:
-    """The files of the weights; of a repository that has them in several forms those of one."""
+    """The weight files of a repository; of several formats only one."""
     from huggingface_hub import hf_hub_download
 
     if WEIGHTS_FILE in files:
@@ -197,7 +197,7 @@ def choose_weight_files(name: str, revision: str | None, files: list[str]) -> li
 
 @contextmanager
 def hub_errors(name: str, revision: str | None) -> Iterator[None]:
-    """What the hub answers, in one sentence."""
+    """Report errors of the hub in one sentence."""
     from huggingface_hub import constants, errors
 
     said, page = f"{name}@{revision}" if revision else name, f"https://huggingface.co/{name}"
@@ -224,13 +224,13 @@ def hub_errors(name: str, revision: str | None) -> Iterator[None]:
 
 
 def connection_errors() -> tuple[type[Exception], ...]:
-    """What is raised where the hub does not answer, or with a number; by whatever library it is asked with."""
+    """The exceptions of a failed connection or an HTTP error status, for every version of the hub client."""
     from huggingface_hub import errors
 
     return errors.HfHubHTTPError.__mro__[1], errors.OfflineModeIsEnabled, ConnectionError, TimeoutError
 
 
 def short_reason(problem: Any) -> str:
-    """A few words: the number of the answer, or the name of what went wrong."""
+    """A short reason: the HTTP status, or the name of the exception."""
     number = getattr(getattr(problem, "response", None), "status_code", None)
     return f"it answers {number}" if number else type(problem).__name__

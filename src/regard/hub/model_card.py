@@ -1,4 +1,4 @@
-"""Model card: README.md of a folder, with what the model is, how to open it, and what the card it came with said."""
+"""Model card: README.md of a folder, with a description, usage, and the metadata of the model's origin."""
 
 import re
 
@@ -22,9 +22,9 @@ def render_card(
     c: config.Model, known: FamilyClass | None, parameters: int, context: int | None, speaks: bool,
     parent: ParentModel | None = None, same: bool = False,
 ) -> str:  # fmt: skip
-    """The model card; `speaks` says whether a tokenizer lies beside it.
+    """The model card; `speaks` is True if the folder has a tokenizer.
 
-    Of the card of its `parent` the licence, languages and data stay; all of it where it is still the same model.
+    It keeps licence, languages and data from the card of its `parent`; the whole card if the model is still the same.
     """
     parent = parent or ParentModel()
     length = f" It was trained on texts of {context:,} tokens." if context else ""
@@ -50,7 +50,7 @@ def render_card(
 
 
 def card_metadata(known: FamilyClass | None, parent: ParentModel, same: bool, verb: str) -> dict[str, str]:
-    """What is known of a model in the hub's words: what its parent's card says, and what it does not say yet."""
+    """The metadata in the hub's keys: those of the parent's card, and ours where it has none."""
     said = {key: lines for key, lines in parent.card.metadata.items() if same or key in INHERITED}
     usual = "text-generation" if verb.startswith("generate") else ""
     task = next((task for name, task in TASKS.items() if known and name in known.architecture), usual)
@@ -58,11 +58,11 @@ def card_metadata(known: FamilyClass | None, parent: ParentModel, same: bool, ve
              "pipeline_tag": f"pipeline_tag: {task}\n" if task else "", "tags": "tags:\n- regard\n"}  # fmt: skip
     said |= {key: lines for key, lines in fresh.items() if key not in said}
     if known is None:
-        said["library_name"] = fresh["library_name"]  # no other library opens it
+        said["library_name"] = fresh["library_name"]  # no other library loads it
     if parent.name and parent.is_hub_id:
         said["base_model"] = f"base_model: {parent.name}\n"
     elif "base_model" in parent.card.metadata and not parent.is_hub_id:
-        said["base_model"] = parent.card.metadata["base_model"]  # a folder in between is known here alone
+        said["base_model"] = parent.card.metadata["base_model"]  # a local folder in between has no meaning elsewhere
     elif parent.name:
         said["base_model"] = f"base_model: {parent.name}\n"
     return said
@@ -73,9 +73,9 @@ def parent_sentence(parent: ParentModel) -> str:
 
 
 def foreign_card_text(text: str) -> str:
-    """What others wrote on a card: all but our own part of it."""
+    """The text of a card without the part that we write."""
     left = OURS.sub("\n\n", text).strip()
-    ours = 'regard.load(".")' in left and "## All of its settings" in left  # as it was written before it had an end
+    ours = 'regard.load(".")' in left and "## All of its settings" in left  # an old format without an end mark
     return "" if ours else left
 
 
@@ -86,7 +86,7 @@ def card_title(c: config.Model, known: FamilyClass | None) -> str:
 
 
 def card_verb(c: config.Model, speaks: bool) -> str:
-    """What a model can be asked in words; nothing where it cannot."""
+    """An example call of the model; empty where it has no text output."""
     if not speaks or (c.encoder is None and not isinstance(c, config.DualEncoder) and c.head.kind != "lm"):
         return ""
     if isinstance(c, config.DualEncoder):

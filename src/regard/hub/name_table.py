@@ -1,21 +1,21 @@
-"""Name tables: one text file a checkpoint family, our tensor names and theirs, read in both directions.
+"""Name tables: one text file for each family maps its tensor names to ours and back.
 
     transformer.h.{i}.ln_1.{w}             trunk.blocks.{i}.attn_norm.{w}
     transformer.h.{i}.attn.c_attn.weight   trunk.blocks.{i}.attn.qkv.weight     flip
 
-Theirs, ours, and how the numbers differ. {i} is a layer, {j} a stage of layers and {last} the number of the last one,
-{w} is weight or bias (gamma or beta in old files); `qkv/q` is one part of a fused linear. A word in the third place:
-`flip` transposes, `row` is stored as a table of one row, `flat` is such a row stored as a vector, `reverse` begins at
-the other end; `tied` may be stored but repeats another row, `old` is an earlier name of another row, `unused` is of no
-use to us.
+The columns are the family's name, our name, and the transform. {i} is a layer, {j} a stage and {last} the number of the
+last stage, {w} is weight or bias (gamma or beta in old files); `qkv/q` is one part of a fused linear. Transforms:
+`flip` transposes, `row` is stored as a matrix of one row, `flat` is such a row stored as a vector, `reverse` has the
+opposite order; `tied` may be stored but repeats another row, `old` is an earlier name of another row, `unused` is
+ignored.
 
     [BertForMaskedLM]
     cls.predictions.bias                   head.bias
 
-What stands under the names of classes in brackets is theirs alone: heads differ, the rest does not. A name without a
-row is an error, on both sides. Without a table (None) the names are our own.
+Rows under class names in brackets apply to these classes alone: heads differ, the body does not. A name without a row
+is an error, on both sides. Without a table (None) the names are our own.
 
-Some models of `transformers` call their modules otherwise while they run; adapters are for what runs, and have those:
+Some models of `transformers` have other module names at run time than in their files; adapters use the former:
 
     file      vit.encoder.layer.3.attention.attention.query
     running   vit.layers.3.attention.q_proj
@@ -40,7 +40,7 @@ AFTER = ((".attention.output.dense", ".attention.o_proj"), (".intermediate.dense
          (".output.dense", ".mlp.fc2"))  # fmt: skip
 ONCE = (*((f".attention.attention.{old}", f".attention.{new}") for old, new in ATTENTION), *AFTER)
 CELLS = (*((f".attention.self.{old}", f".attention.{new}") for old, new in ATTENTION), *AFTER)
-# By family: pieces of a file's names, and those of the running model; the first that is there is replaced first.
+# By family: parts of names in files and at run time; replaced in this order.
 RUNTIME_NAMES = {
     "vit": (("encoder.layer.", "layers."), *ONCE),
     "deit": (("encoder.layer.", "layers."), *ONCE),
@@ -49,42 +49,44 @@ RUNTIME_NAMES = {
 
 
 def runtime_name(name: str, family: str) -> str:
-    """The name of a part while the model runs."""
+    """The name of a module at run time."""
     for old, new in RUNTIME_NAMES.get(family, ()):
         name = name.replace(old, new)
     return name
 
 
 def file_name(name: str, family: str) -> str:
-    """The same in a file; what has a file's name already keeps it."""
+    """The name in a file; a name that is one already is kept."""
     for old, new in RUNTIME_NAMES.get(family, ()):
         name = name.replace(new, old)
     return name
 
 
-# Our own names in folders of format 1, and what they are now.
+# Our own names in folders of format 1, and the current ones.
 RENAMED_PARTS = {"head.vocabulary": "head.lm", "head.pooled": "head.pooling", "embed.seen": "embed.prefix"}
 RENAMED_PATTERN = re.compile(rf"(?:^|(?<=\.))({'|'.join(map(re.escape, RENAMED_PARTS))})(?=\.)")
 
 
 def current_name(name: str) -> str:
-    """A tensor of ours under its name of today."""
+    """The current name of one of our tensors."""
     return RENAMED_PATTERN.sub(lambda found: RENAMED_PARTS[found[1]], name)
 
 
 HOLES = {"{i}": r"(?P<i>\d+)", "{j}": r"(?P<j>\d+)", "{w}": r"(?P<w>weight|bias|gamma|beta)"}
 OLD = {"gamma": "weight", "beta": "bias"}
-READ_ONLY_KINDS = ("tied", "old", "unused")  # rows that are read and never written
+READ_ONLY_KINDS = ("tied", "old", "unused")  # rows that are read but never written
 
 
 @dataclass(frozen=True)
 class NameRow:
+    """One row of a name table: a name of the family, ours, and the transform between the tensors."""
+
     theirs: str
     ours: str
     transform: str = ""
 
     def translate(self, name: str, back: bool = False) -> str | None:
-        """The name on the other side, if this row speaks of it."""
+        """The name on the other side, if this row matches."""
         source, target = (self.ours, self.theirs) if back else (self.theirs, self.ours)
         found = re.fullmatch(name_pattern(source), name)
         if found is None:
@@ -115,7 +117,7 @@ def known_families() -> list[str]:
 
 
 def load_name_table(family: str, architecture: str | None = None, last: int = 3) -> list[NameRow]:
-    """The rows of a family's table for one of its classes; for the first of them unless said."""
+    """The rows of a family's table for one architecture, by default the first."""
     parts = table_sections(table_text(family, last))
     if architecture is None:
         architecture = next((names[0] for names, _ in parts if names), None)
@@ -123,7 +125,7 @@ def load_name_table(family: str, architecture: str | None = None, last: int = 3)
 
 
 def all_name_rows(family: str, last: int = 3) -> list[NameRow]:
-    """The rows of all classes of a family."""
+    """The rows of all architectures of a family."""
     return list(parse_rows(table_text(family, last)))
 
 
@@ -136,7 +138,7 @@ def table_text(family: str, last: int) -> str:
 
 
 def table_sections(text: str) -> list[tuple[tuple[str, ...], list[NameRow]]]:
-    """The rows of a table, by the classes that they are for; none: for all."""
+    """The rows of a table by section, each with its class names; none for the section of all classes."""
     names: tuple[str, ...] = ()
     found: list[tuple[tuple[str, ...], list[NameRow]]] = [((), [])]
     for number, line in enumerate(text.splitlines(), 1):
@@ -174,8 +176,8 @@ def parse_row(number: int, line: str) -> NameRow:
 
 
 def model_tensors(model: nn.Module, merged: bool = False) -> dict[str, Tensor]:
-    """Our tensors by name: whole, and for fused maps each part as well (`attn.qkv/q.weight`). Adapters have no place in
-    a checkpoint: the weights beneath them are meant, or copies with the adapters `merged`."""
+    """Our tensors by name: all, and each part of fused linears (`attn.qkv/q.weight`). Adapters are not part of a
+    checkpoint: the weights are those of the base, or copies with the adapters `merged`."""
     named: dict[str, Tensor] = merged_state_dict(model) if merged else base_state_dict(model)
     for name, module in model.named_modules():
         if isinstance(module, FusedLinear):
@@ -187,7 +189,7 @@ def model_tensors(model: nn.Module, merged: bool = False) -> dict[str, Tensor]:
 
 
 def untied_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Each of our tensors under its first name; a tied one has several."""
+    """Each of our tensors under its first name; tied ones appear once."""
     first: dict[int, tuple[str, Tensor]] = {}
     for name, tensor in base_state_dict(model).items():
         first.setdefault(id(tensor), (name, tensor))
@@ -195,7 +197,7 @@ def untied_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 
 def fused_parts(mine: Mapping[str, Tensor]) -> dict[str, set[str]]:
-    """`attn.qkv.weight` has the parts `attn.qkv/q.weight`, ... if it is a fused map's."""
+    """The parts of each fused linear: `attn.qkv.weight` has `attn.qkv/q.weight`, ..."""
     found: dict[str, set[str]] = {}
     for name in mine:
         if "/" in name:
@@ -204,7 +206,7 @@ def fused_parts(mine: Mapping[str, Tensor]) -> dict[str, set[str]]:
 
 
 class TensorMove(NamedTuple):
-    """Where a tensor of theirs goes; `again` is another of theirs that goes there too, and is the same."""
+    """The target of a stored tensor; `again` is another stored tensor with the same target, which must be equal."""
 
     theirs: str
     row: NameRow
@@ -213,7 +215,7 @@ class TensorMove(NamedTuple):
 
 
 def plan_moves(model: nn.Module, state: Mapping[str, Tensor], family: str | list[NameRow] | None) -> list[TensorMove]:
-    """Where each tensor of a checkpoint goes, by shapes and kinds alone: neither side needs numbers.
+    """The target of each tensor of a checkpoint, by names, shapes and dtypes alone: no data is needed on either side.
 
     Every name on both sides is accounted for, or it is an error.
     """
@@ -251,7 +253,7 @@ def load_tensors(model: nn.Module, state: Mapping[str, Tensor], family: str | li
 
 
 def check_tied(known: list[TensorMove], read: Callable[[str], Tensor]) -> None:
-    """What the model ties, a checkpoint may have twice, if both are the same."""
+    """Check that stored copies of a tied tensor are equal."""
     rows = {move.theirs: move.row for move in known}
     for move in known:
         if move.again is not None:
@@ -262,12 +264,12 @@ def check_tied(known: list[TensorMove], read: Callable[[str], Tensor]) -> None:
 
 
 def check_shape(name: str, row: NameRow, tensor: Tensor, ours: str, mine: Mapping[str, Tensor]) -> None:
-    """Whether there is a place for the tensor, and it is of the shape and the kind of that place."""
+    """Check that the target exists and has the tensor's shape and kind."""
     if ours not in mine:
         raise ValueError(f"{name}: the checkpoint has it, and this model has no {ours}; the config differs")
     try:
         shape = row.convert(tensor).shape
-    except (RuntimeError, IndexError):  # there is nothing to flip in a vector
+    except (RuntimeError, IndexError):  # a vector cannot be transposed
         shape = tensor.shape
     if shape != mine[ours].shape:
         raise ValueError(f"{name}: {tuple(shape)} in the checkpoint, {tuple(mine[ours].shape)} in {ours}")
@@ -277,7 +279,7 @@ def check_shape(name: str, row: NameRow, tensor: Tensor, ours: str, mine: Mappin
 
 @torch.no_grad()
 def export_tensors(model: nn.Module, family: str | list[NameRow] | None) -> dict[str, Tensor]:
-    """The model's tensors under the family's names, as its own library stores them: tied ones once, adapters merged."""
+    """The model's tensors under the family's names, in its layout: tied ones once, adapters merged."""
     table_rows = load_name_table(family) if isinstance(family, str) else family
     mine, out = model_tensors(model, merged=True), dict[str, Tensor]()
     pieces = {} if table_rows is None else fused_parts(mine)
@@ -294,7 +296,7 @@ def export_tensors(model: nn.Module, family: str | list[NameRow] | None) -> dict
 
 
 def find_row(table_rows: list[NameRow] | None, name: str) -> tuple[NameRow, str] | None:
-    """The row that speaks of one of their names, and our name for it."""
+    """The row that matches a name of the family, and our name."""
     if table_rows is None:
         return NameRow(name, name), name
     for row in table_rows:

@@ -1,4 +1,4 @@
-"""PEFT adapters that bring another head than their base: the trained one, or that of a class of `transformers`.
+"""Heads of PEFT adapters: an adapter for another task replaces the head of its base model.
 
 base      embed │ trunk ▓▓▓▓ │ cls.predictions ...          BertForMaskedLM
 adapter             A, B     │ classifier                   trained on BertForSequenceClassification
@@ -23,7 +23,7 @@ from regard.hub.write_folder import preferred_architecture
 
 
 def find_name_row(name: str, rows: list[name_table.NameRow] | None, family: Family | None) -> MatchedName | None:
-    """The row of a name, as an adapter may spell it."""
+    """The row for a tensor name in an adapter, in any of its spellings."""
     prefix, name = ("", name) if family is None else (family.prefix, file_name(name, family.name))
     return next((found for found in name_spellings(rows, name, prefix) if found.row.transform != "unused"), None)
 
@@ -33,7 +33,8 @@ def name_rows(known: FamilyClass | None, c: config.Model) -> list[name_table.Nam
 
 
 def match_head(model: Any, adapter: PeftAdapter, given: list[str]) -> tuple[FamilyClass | None, set[str]]:
-    """The model's family, and what its head still lacks: an adapter for another task brings a head of its own."""
+    """The model's family, and the weights its head still lacks, after the head was replaced by the adapter's if
+    necessary."""
     said = adapter.ours.get("architecture")
     name = said if isinstance(said, str) else preferred_architecture(model.task, model.source_folder)
     known = match_family(model.c, name)
@@ -50,7 +51,7 @@ def match_head(model: Any, adapter: PeftAdapter, given: list[str]) -> tuple[Fami
 def find_architecture(
     model: Any, adapter: PeftAdapter, known: FamilyClass, given: list[str]
 ) -> tuple[FamilyClass | None, set[str]]:
-    """The class of the family that has parts of all these names, and of the task that is said; with its head."""
+    """The architecture of the family with all these names, for the adapter's task; the model gets its head."""
     family, ends = (
         known.family,
         tuple(end for end, task in PEFT_TASKS.items() if task == adapter.settings.get("task_type")),
@@ -69,18 +70,18 @@ def find_architecture(
                 None if model.source_folder is None else replace(model.source_folder, architecture=name)
             )
             return replace_head(model, head, known, name, adapter)
-    return known, set()  # and what has no place is told
+    return known, set()  # names without a match are reported later
 
 
 def replace_head(
     model: Any, head: config.Head, known: FamilyClass | None, name: str | None, adapter: PeftAdapter
 ) -> tuple[FamilyClass | None, set[str]]:
-    """Give a model another head, as the class of this name has it; of the old one what is called alike stays.
+    """Give a model another head, that of the given architecture; equal tensors of the old head are kept.
 
-    The family that the model is of then, and what the head still lacks.
+    Returns the family of the new model, and the names that its head still lacks.
     """
     old, c = head_tensors(model, known), replace(model.c, head=head)
-    with torch.device("meta"):  # how large it is, before memory is allocated: a file may hold any number
+    with torch.device("meta"):  # check the size before memory is allocated: a file may contain any number
         outline = HEADS[head.kind](head, c.trunk, model.embed)
     size = sum(weight.numel() for weight in outline.parameters() if weight.is_meta)
     if size > sum(tensor.numel() for tensor in (*adapter.tensors.values(), *(each[2] for each in old.values()))):
@@ -99,7 +100,7 @@ def replace_head(
 
 
 def head_tensors(model: Any, known: FamilyClass | None) -> dict[str, tuple[name_table.NameRow, str, Tensor]]:
-    """The tensors that only this head has, by their names there: the row that says it, our name, and the tensor."""
+    """The tensors of the head alone, by the family's names: table row, our name, and tensor."""
     mine, prefix = name_table.model_tensors(model), known.family.prefix if known else ""
     shared = {id(weight) for name, weight in model.named_parameters(remove_duplicate=False) if name[:5] != "head."}
     return {their.removeprefix(prefix): (row, piece, mine[piece])

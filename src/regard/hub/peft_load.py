@@ -1,7 +1,7 @@
-"""PEFT adapters read and attached to a model: what `peft` saved, or what was saved here.
+"""PEFT adapter loading: reads adapters that `peft` or this package saved, and attaches them to a model.
 
-Every tensor has its place or nothing is attached. What the base lacks comes with the adapter: a head for another task
-is the adapter's own, or made by the class that its task has in the family.
+Every tensor must have a target, or nothing is attached. A head for another task comes from the adapter, or is built as
+the family's class for that task has it.
 """
 
 import math
@@ -37,14 +37,14 @@ from regard.hub.weights import MatchedName, load_tensors_lazy
 from regard.models import lora
 
 LOW = re.compile(r"(.+)\.lora_([AB])(?:\.default)?\.weight")
-# What says nothing about the answers of an adapter that is there, or is asked for elsewhere.
+# Keys that do not change the output of a loaded adapter, or that are handled elsewhere.
 KNOWN_PEFT_KEYS = {
     "peft_type", "peft_version", "task_type", "base_model_name_or_path", "revision", "inference_mode", "auto_mapping",
     "r", "lora_alpha", "rank_pattern", "alpha_pattern", "use_rslora", "lora_dropout", "target_modules",
     "exclude_modules", "layers_to_transform", "layers_pattern", "modules_to_save", "fan_in_fan_out", "bias",
     "init_lora_weights", "loftq_config", "eva_config", "runtime_config", "megatron_core", "qalora_group_size",
 }  # fmt: skip
-# Beginnings that leave the base as it is; others change it, and the adapter is for what they leave.
+# Initialisations that leave the base weights as they are; others change the base that the adapter belongs to.
 BEGINNINGS = (True, False, "gaussian", "eva", "orthogonal")
 
 
@@ -52,7 +52,7 @@ BEGINNINGS = (True, False, "gaussian", "eva", "orthogonal")
 
 
 def read_adapter(path: str | Path) -> PeftAdapter:
-    """What a folder says: an adapter's own, a checkpoint of a run that trained one, or the run itself."""
+    """Read an adapter: an adapter folder, a checkpoint of a run that trained one, or the run itself."""
     folder = find_adapter(Path(path))
     if (folder / MANIFEST_NAME).is_file() and (wrong := verify_manifest(folder)):
         raise DataError(f"{wrong}; use another copy, or remove {MANIFEST_NAME} to trust the folder as it is")
@@ -92,7 +92,7 @@ def find_adapter(path: Path) -> Path:
 
 
 def base_model_of(path: str | Path) -> str | None:
-    """The model that an adapter is for, where a folder holds an adapter and no model."""
+    """The base model of a folder that holds an adapter and no model."""
     folder = Path(path)
     if not (folder / ADAPTER_CONFIG).is_file() or (folder / "config.json").is_file():
         return None
@@ -103,12 +103,12 @@ def base_model_of(path: str | Path) -> str | None:
 
 
 def read_extras(folder: Path) -> dict[str, Any]:
-    """What we wrote beside the two files, if we did."""
+    """Our own file beside the two of `peft`, if there is one."""
     return read_json_object(own_file(folder, ADAPTER_EXTRAS)) if (folder / ADAPTER_EXTRAS).is_file() else {}
 
 
 def check_peft_config(hf: HFConfig) -> None:
-    """Refuse what would mean something else than s·B A."""
+    """Refuse settings that change the update s·B A."""
     if hf.get("peft_type") != "LORA":
         raise hf.error("peft_type", "adapters here can only be LORA")
     hf.require("bias", "none")
@@ -125,11 +125,11 @@ def check_peft_config(hf: HFConfig) -> None:
                            "peft, and load the merged model")  # fmt: skip
 
 
-# ---------------------------------------------------------------- on a model
+# ---------------------------------------------------------------- attaching to a model
 
 
 class AdapterPlacement(NamedTuple):
-    """A linear layer of ours, one of its parts or all of it, and the adapter for it."""
+    """The target of a LoRA update: one of our linear layers, all of it or one part."""
 
     path: str
     part: str
@@ -139,7 +139,8 @@ class AdapterPlacement(NamedTuple):
 
 
 def apply_adapter(model: Any, adapter: PeftAdapter) -> Any:
-    """The model with an adapter put on, whole or not at all; from then on it alone may learn, with what came whole."""
+    """Attach an adapter to a model, completely or not at all; afterwards only the adapter and its full weights are
+    trainable."""
     if isinstance(model.c, config.DualEncoder):
         raise config.ConfigError(f"{adapter.path}: it is for one model, and towers are several; merge it with peft")
     if lora.adapted_modules(model):
@@ -187,7 +188,7 @@ def attach_all(model: Any, adapter: PeftAdapter) -> None:
 def sort_tensors(
     adapter: PeftAdapter,
 ) -> tuple[dict[str, tuple[Tensor, Tensor]], dict[str, Tensor], dict[str, Tensor]]:
-    """The pairs A and B by their map, the tensors that came whole, and those of the base that peft may add."""
+    """The adapter's tensors in three groups: pairs A and B by linear, full weights, and base weights."""
     halves: dict[str, dict[str, Tensor]] = {}
     others, base = dict[str, Tensor](), dict[str, Tensor]()
     for name, tensor in adapter.tensors.items():
@@ -214,7 +215,7 @@ def sort_tensors(
 def match_names(
     given: list[str], known: FamilyClass | None, c: config.Model, adapter: PeftAdapter
 ) -> dict[str, MatchedName]:
-    """Each of their names in the table."""
+    """The table entries of all names of an adapter."""
     rows, family = name_rows(known, c), known.family if known else None
     table = {name: found for name in given if (found := find_name_row(name, rows, family)) is not None}
     if strange := [name for name in given if name not in table]:
@@ -229,7 +230,7 @@ def match_names(
 def place_adapter(
     model: Any, name: str, found: MatchedName, low: tuple[Tensor, Tensor], adapter: PeftAdapter
 ) -> AdapterPlacement:
-    """Where the change of one of their maps belongs."""
+    """The target of the update of one linear."""
     path, _, part = found.ours.removesuffix(".weight").partition("/")
     module = dict(model.named_modules()).get(path)
     sizes = module.sizes if isinstance(module, FusedLinear) else {}
@@ -248,12 +249,12 @@ def place_adapter(
 
 
 def adapter_scale(name: str, rank: int, adapter: PeftAdapter) -> float:
-    """alpha/r, or alpha/sqrt(r); alpha is the map's own where a pattern names it."""
+    """The scale alpha/r, or alpha/sqrt(r); alpha may be that of a matching pattern."""
     theirs = HFConfig(adapter.settings, str(adapter.path / ADAPTER_CONFIG))
     alpha, patterns = theirs.get_float("lora_alpha", 8), theirs.table("alpha_pattern")
     for key in patterns.said:
         ending = key.removeprefix("^").removesuffix("$").replace("\\.", ".")
-        if re.search(r"[\\*+?()\[\]{}|^$]", ending):  # a pattern out of a file is never run: it may take for ever
+        if re.search(r"[\\*+?()\[\]{}|^$]", ending):  # a file's patterns are never run: one may take for ever
             raise patterns.error(key, "expected the name of a map, or its end")
         if name == ending or (name.endswith(f".{ending}") and not key.startswith("^")):
             alpha = patterns.get_float(key)
@@ -276,7 +277,7 @@ def full_weights(
     given: Mapping[MatchedName, Tensor],
     adapter: PeftAdapter,
 ) -> dict[str, Tensor]:
-    """What came whole, by our names; what is one weight here must have come as one, under each of its names."""
+    """The adapter's full weights by our names; weights that are tied here must be equal under all their names."""
     whole, called = dict[str, Tensor](), {found.theirs for found in given}
     table = hf_tensor_names(model, name_rows(known, model.c)) if given else {}
     for found, tensor in given.items():
@@ -293,7 +294,7 @@ def full_weights(
 
 
 def fit_tensor(found: MatchedName, tensor: Tensor, mine: Mapping[str, Tensor], adapter: PeftAdapter) -> Tensor:
-    """A tensor as ours are, if there is a place of its shape."""
+    """A tensor in our layout, if its target has its shape."""
     if found.ours not in mine:
         raise DataError(f"{adapter.path}: {found.theirs}: this model has no such part; load the model that the adapter "
                         "was trained on")  # fmt: skip

@@ -1,12 +1,12 @@
-"""PEFT adapters written: adapter_config.json and adapter_model.safetensors of a model with LoRA.
+"""PEFT adapter saving: writes adapter_config.json and adapter_model.safetensors of a model with LoRA.
 
     base_model.model.<their name of a linear>.lora_A.weight    (r, in)
     base_model.model.<their name of a linear>.lora_B.weight    (out, r)
-    base_model.model.<their name of a weight>                  modules_to_save: takes the place of the base's
+    base_model.model.<their name of a weight>                  modules_to_save: replaces the base's
 
-Names go through the family's table. Where q, k and v are one linear of theirs and three of ours, or the other way
-round, the same change is written for the other's: side by side as one of a higher rank, or as three that share one A.
-A model of no family has our own names, which other libraries do not read. `regard.hub.peft_load` is the way back.
+Names are translated by the family's table. Where q, k and v are one linear there and three here, or the reverse, the
+same update is written for the other layout: concatenated as one of a higher rank, or as three that share one A. A model
+without a family keeps our own names, which other libraries do not read. `regard.hub.peft_load` is the inverse.
 """
 
 import re
@@ -37,14 +37,14 @@ PEFT_TASKS = {
     "MTModel": "SEQ_2_SEQ_LM", "ForSequenceClassification": "SEQ_CLS", "ForTokenClassification": "TOKEN_CLS",
     "ForQuestionAnswering": "QUESTION_ANS",
 }  # fmt: skip
-ANSWERS = ("SEQ_CLS", "TOKEN_CLS", "QUESTION_ANS")  # of these peft takes the head from the adapter
-Table = dict[str, tuple[name_table.NameRow, str]]  # their names: the row that says it, and ours
+ANSWERS = ("SEQ_CLS", "TOKEN_CLS", "QUESTION_ANS")  # tasks for which peft takes the head from the adapter
+Table = dict[str, tuple[name_table.NameRow, str]]  # names of the family: the table row, and our name
 
 
 @dataclass(frozen=True)
 class PeftAdapter:
-    """What the two files say: `settings` in peft's words, and tensors by their names; `ours` is a third one, of what
-    only we understand, the head and the task."""
+    """The files of an adapter: `settings` with peft's keys, and tensors by their names; `ours` is our own third file,
+    with the head and the task."""
 
     settings: dict[str, Any]
     tensors: dict[str, Tensor]
@@ -53,7 +53,7 @@ class PeftAdapter:
 
 
 class LowRankChange(NamedTuple):
-    """s·B A, the change of one map."""
+    """A low-rank update s·B A of one linear."""
 
     a: Tensor
     b: Tensor
@@ -65,7 +65,7 @@ class LowRankChange(NamedTuple):
 
     @property
     def alpha(self) -> float:
-        """Divided by the rank it is the scale."""
+        """alpha of the config: the scale times the rank."""
         exact = self.scale * self.rank
         return round(exact) if abs(exact - round(exact)) < 1e-9 * exact else exact
 
@@ -74,7 +74,7 @@ class LowRankChange(NamedTuple):
 
 
 def save_adapter(path: str | Path, adapter: PeftAdapter) -> Path:
-    """Save an adapter in a folder of its own. What stood there stays until all is written."""
+    """Save an adapter in a folder of its own. A previous folder is replaced only when all is written."""
     path = Path(path)
     try:
         check_replaceable(path)
@@ -97,7 +97,7 @@ def write_adapter_files(folder: Path, adapter: PeftAdapter) -> None:
 
 
 def collect_adapter(model: Any, base: str | None = None) -> PeftAdapter:
-    """The adapters of a model and what learned with them; `base` is the name of the model that they are for."""
+    """The adapters of a model and the weights trained with them; `base` is the name of the base model."""
     adapted, learned = lora.adapted_modules(model), lora.adapter_parameters(model)
     if not adapted:
         raise config.ConfigError("the model has no adapters; model.adapt(...) attaches some")
@@ -131,8 +131,8 @@ def collect_adapter(model: Any, base: str | None = None) -> PeftAdapter:
 
 
 def hf_tensor_names(model: nn.Module, rows: list[name_table.NameRow] | None, family: str = "") -> Table:
-    """Their name of every tensor of ours, also where it is stored once and has several, with the row that says it; as
-    files have it, or as a `family`'s models that run."""
+    """The family's names of our tensors, all of them where a tensor has several, with the table rows; as in files, or
+    with a `family` as at run time."""
     mine = name_table.model_tensors(model)
     pieces, found = {} if rows is None else name_table.fused_parts(mine), Table()
     for name in lora.base_state_dict(model):
@@ -148,7 +148,7 @@ def hf_tensor_names(model: nn.Module, rows: list[name_table.NameRow] | None, fam
 
 
 def changes_in_hf_layout(path: str, part: Any, table: Table, own: bool) -> Iterator[tuple[str, LowRankChange]]:
-    """The changes of one of our maps, as changes of theirs; `own` where the names are ours."""
+    """The updates of one of our linears as updates of the family's; `own` where the names are ours."""
     lows = {name: LowRankChange(low.a.detach(), low.b.detach(), low.scale) for name, low in part.lora.items()}
     if own:
         yield from ((path if name == lora.WHOLE_LINEAR else f"{path}/{name}", low) for name, low in lows.items())
@@ -165,7 +165,7 @@ def changes_in_hf_layout(path: str, part: Any, table: Table, own: bool) -> Itera
 
 
 def stack_changes(part: nn.Linear, lows: dict[str, LowRankChange]) -> LowRankChange:
-    """Changes of parts as one of the whole map: the As below each other, each B in its own rows and columns."""
+    """Updates of the parts as one of the fused linear: the As stacked, each B in its own rows and columns."""
     if lora.WHOLE_LINEAR in lows:
         return lows[lora.WHOLE_LINEAR]
     a, scale = torch.cat([low.a for low in lows.values()]), max(low.scale for low in lows.values())
@@ -180,22 +180,22 @@ def stack_changes(part: nn.Linear, lows: dict[str, LowRankChange]) -> LowRankCha
 
 
 def peft_task_type(known: FamilyClass | None, c: config.Transformer, saved: list[str]) -> str | None:
-    """What peft calls the task, where its class for that task suits the model."""
+    """The task type of peft, if peft's class for it suits the model."""
     task = next((task for end, task in PEFT_TASKS.items() if known and known.architecture.endswith(end)), None)
     if task in ANSWERS and not saved:
-        return None  # it would look for a head, which is the base's own
+        return None  # peft would look for a head in the adapter, which the base has
     heard = c.encoder is not None and not isinstance(c.encoder.embed, config.TextEmbedding | None)
-    return None if heard else task  # it would give words to an encoder that reads something else
+    return None if heard else task  # peft would give token ids to an encoder of other inputs
 
 
 def peft_metadata(task: str | None, saved: list[str], base: str | None) -> dict[str, Any]:
-    """Whose adapters these are."""
+    """The constant fields of adapter_config.json, with task and base model."""
     return {"peft_type": "LORA", "task_type": task, "base_model_name_or_path": base, "inference_mode": True,
             "bias": "none", "use_rslora": False, "use_dora": False, "modules_to_save": saved or None}  # fmt: skip
 
 
 def rank_and_alpha(changes: dict[str, LowRankChange]) -> dict[str, Any]:
-    """The usual rank and alpha, and those of maps that have others."""
+    """The most common rank and alpha, and patterns for the other linears."""
     [(rank, _)] = Counter(change.rank for change in changes.values()).most_common(1)
     [(alpha, _)] = Counter(change.alpha for change in changes.values()).most_common(1)
     ranks = {their: change.rank for their, change in changes.items() if change.rank != rank}
@@ -204,7 +204,7 @@ def rank_and_alpha(changes: dict[str, LowRankChange]) -> dict[str, Any]:
 
 
 def target_modules(changes: Iterable[str], table: Table, saved: list[str]) -> list[str]:
-    """The last words of their names, where every map of that word has an adapter; whole names of all others."""
+    """The last name component where all linears of that name have an adapter; full names of the others."""
     every = {name.rpartition(".")[0] for name in table if not is_within(name, saved)}
     found = set(changes)
     plain = {last_component(name) for name in found} - {last_component(name) for name in every - found}
@@ -215,11 +215,11 @@ def last_component(name: str) -> str:
     return name.rpartition(".")[2]
 
 
-# ---------------------------------------------------------------- what learned whole
+# ---------------------------------------------------------------- modules_to_save
 
 
 def modules_to_save(table: Table, trained: Iterable[str]) -> list[str]:
-    """Their parts that hold what learned whole; none lies inside another."""
+    """The family's modules that hold fully trained weights; none inside another."""
     ours = set(trained)
     holders = {name.rpartition(".")[0] for name, (_, piece) in table.items() if re.sub(r"/[^.]+", "", piece) in ours}
     if "" in holders:
@@ -234,7 +234,7 @@ def is_within(name: str, above: Iterable[str]) -> bool:
 
 @torch.no_grad()
 def saved_module_tensors(model: nn.Module, table: Table, saved: list[str]) -> dict[str, Tensor]:
-    """All tensors of those parts, as their library stores them."""
+    """All tensors of these modules, in the family's layout."""
     mine = name_table.model_tensors(model)
     return {their: row.convert(mine[piece].detach(), back=True).contiguous()
             for their, (row, piece) in table.items() if is_within(their, saved)}  # fmt: skip

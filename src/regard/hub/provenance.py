@@ -1,7 +1,7 @@
-"""Provenance: which model another one was made from, and what its model card says.
+"""Provenance: the model that another one was made from, and its model card.
 
-A card is README.md: metadata between two lines of ---, then text. The metadata is YAML; it is split into its keys and
-otherwise left as it was written, so that nothing is lost that is not understood here.
+A card is README.md: metadata between two lines of ---, then text. The metadata is YAML; it is split by keys and
+otherwise kept verbatim, so that unknown content is not lost.
 
     ---                          license: apache-2.0       kept by every model that is made from it
     license: apache-2.0          datasets: [squad]
@@ -19,15 +19,15 @@ from regard.config.errors import DataError
 from regard.hub.locate import REPO_ID, STEP_PATTERN, find_folder, parse_repo_id
 from regard.hub.validate import own_file
 
-CARD, LARGEST = "README.md", 1 << 20  # bytes: a longer card is no card
+CARD, LARGEST = "README.md", 1 << 20  # bytes: a larger file is ignored
 KEY = re.compile(r"([A-Za-z_][\w-]*)\s*:")
-INHERITED = ("license", "license_name", "license_link", "language", "datasets")  # true of what is made from it as well
+INHERITED = ("license", "license_name", "license_link", "language", "datasets")  # keys that derived models inherit
 SNAPSHOT = re.compile(r"models--([\w.-]+?)(?:--([\w.-]+))?")
 
 
 @dataclass(frozen=True)
 class ModelCard:
-    """`metadata` has the lines of each key, the key's own included; `text` is what follows."""
+    """A model card: `metadata` has the lines of each key, the key's own included; `text` follows."""
 
     metadata: dict[str, str] = field(default_factory=dict)
     text: str = ""
@@ -35,7 +35,7 @@ class ModelCard:
 
 @dataclass(frozen=True)
 class ParentModel:
-    """The model that another was made from: its name, whether it is an id of the hub, and its card and folder."""
+    """The parent of a derived model: its name, whether that is a hub id, its card and its folder."""
 
     name: str | None = None
     is_hub_id: bool = False
@@ -53,13 +53,13 @@ def parse_card(text: str) -> ModelCard:
     for line in parts[1].splitlines(keepends=True):
         if (begins := KEY.match(line)) is not None:
             key = begins[1]
-            metadata[key] = ""  # of a key that is there twice the last counts
+            metadata[key] = ""  # of a duplicate key the last one counts
         metadata[key] = metadata.get(key, "") + line
     return ModelCard(metadata, parts[2])
 
 
 def read_card(folder: Path) -> ModelCard:
-    """The card in a folder; an empty one where there is none that can be read."""
+    """The card in a folder; an empty one if it is missing or unreadable."""
     with suppress(DataError, OSError):
         return parse_card(own_file(folder, CARD, LARGEST).read_text(encoding="utf8", errors="replace"))
     return ModelCard()
@@ -71,7 +71,7 @@ def format_card(card: ModelCard) -> str:
 
 
 def find_parent(folder: Path) -> ParentModel:
-    """The model in a folder, as the parent of what is made from it."""
+    """The model in a folder as a parent."""
     if not folder.is_dir():  # a GGUF file has no card beside it
         return ParentModel(printable_name(folder.stem))
     snapshot = SNAPSHOT.fullmatch(folder.parent.parent.name) if folder.parent.name == "snapshots" else None
@@ -85,12 +85,12 @@ def find_parent(folder: Path) -> ParentModel:
 
 
 def parent_from_name(base: str) -> ParentModel:
-    """The model that a setting names: a path, or an id of the hub, which is looked for in its cache and not fetched."""
+    """The model that a setting names: a path, or a hub id, which is looked up in the cache and not downloaded."""
     asked = parse_repo_id(base)
     if asked is None:
         try:
             return find_parent(find_folder(Path(base)))
-        except (DataError, OSError):  # it was there when training began
+        except (DataError, OSError):  # it may have been deleted since training
             return ParentModel(printable_name(Path(base).name))
     from huggingface_hub import try_to_load_from_cache
 
@@ -100,5 +100,5 @@ def parent_from_name(base: str) -> ParentModel:
 
 
 def printable_name(name: str) -> str | None:
-    """A name that may stand in a card; of a folder called otherwise nothing is said."""
+    """A name that is valid in a card; None for any other."""
     return name if REPO_ID.fullmatch(name) else None

@@ -1,14 +1,14 @@
-"""Reads a model folder: config.json, the tokenizer, and model.safetensors; MANIFEST.json, written last, seals it.
+"""Model folder reader: config.json, the tokenizer, and model.safetensors, verified by MANIFEST.json.
 
-A model of a family (GPT-2, Llama) is stored as that family's, with our whole config under the key `regard`, so
+A model of a family (GPT-2, Llama) is stored in that family's format, with our config under the key `regard`, so that
 `transformers` opens it; others are stored in our own format. A run holds such folders under checkpoints/step-NNNNNN.
 
-A config.json does not say that a class called Model was stored without its pooler; its weights do:
+A config.json does not tell whether a class called Model was stored without its pooler; the weights do:
 
     ViTModel(config, add_pooling_layer=False).save_pretrained(...)      no pooler.dense.weight in model.safetensors
 
-That is added to the settings while they are read, under the key of `transformers`, and is not written: a setting of
-that name would keep `from_pretrained` from being given the same.
+The reader adds this setting under the key of `transformers`, and the writer drops it: with it in config.json,
+`from_pretrained` would not accept the keyword of the same name.
 """
 
 import warnings
@@ -41,7 +41,7 @@ WORD = "add_pooling_layer"
 
 
 def note_missing_pooler(raw: dict[str, Any], stored: Iterable[str]) -> dict[str, Any]:
-    """A config.json with the word for a pooler that is not there, given the names of the tensors that are."""
+    """A config.json with add_pooling_layer false, if the names of the stored tensors include no pooler."""
     family, classes = FAMILIES.get(str(raw.get("model_type"))), raw.get("architectures")
     if family is None or WORD in raw or not isinstance(classes, list) or not classes:
         return raw
@@ -53,7 +53,7 @@ def note_missing_pooler(raw: dict[str, Any], stored: Iterable[str]) -> dict[str,
 
 
 def without_pooler_note(raw: dict[str, Any]) -> dict[str, Any]:
-    """The same without that word."""
+    """The same without that setting."""
     return {key: value for key, value in raw.items() if key != WORD}
 
 
@@ -61,11 +61,11 @@ def is_pooler_tensor(name: str) -> bool:
     return "pooler." in name
 
 
-FOLDER_FORMAT = 2  # 1 has the settings of regard 0.1.0, which are read by their aliases
+FOLDER_FORMAT = 2  # format 1 has the settings of regard 0.1.0, which are accepted as aliases
 BEGIN = "decoder_start_token_id"
 ROLES = {"bos_token_id": "bos", "eos_token_id": "eos", "pad_token_id": "pad"}
 NAMED = ("id2label", "label2id", "problem_type")
-ALIKE = ("dtype", *ROLES, BEGIN, *NAMED)  # what config.json says in the same words for every model
+ALIKE = ("dtype", *ROLES, BEGIN, *NAMED)  # keys of config.json that are the same for every family
 PROBLEMS = {"regression": "regression", "classification": "single_label_classification"}
 # two architectures with one kind of head
 ANSWERS = {"question_answering": "ForQuestionAnswering", "token_classification": "ForTokenClassification"}
@@ -73,9 +73,9 @@ ANSWERS = {"question_answering": "ForQuestionAnswering", "token_classification":
 
 @dataclass(frozen=True)
 class ModelFolder:
-    """What a folder says before any tensor is read; `family` is None where the names of the tensors are our own.
+    """A model folder before any tensor is read; `family` is None where the tensor names are our own.
 
-    `said` is its config.json as it stands: what is saved again unchanged keeps every word of it.
+    `said` is its config.json as it is: saving an unchanged model keeps all of it.
     """
 
     path: Path
@@ -85,14 +85,14 @@ class ModelFolder:
     context: int | None = None
     tokenizer_path: Path | None = None
     target_path: Path | None = None  # the target's own tokenizer
-    begin: int | None = None  # the id that a target begins with
-    task: Task | None = None  # what the model was trained to be asked
+    begin: int | None = None  # the decoder start token
+    task: Task | None = None  # the task of the training
     said: Mapping[str, Any] = field(default_factory=dict)
-    types: Mapping[str, torch.dtype] = field(default_factory=dict)  # what its tensors are stored in
+    types: Mapping[str, torch.dtype] = field(default_factory=dict)  # the stored dtype of each tensor
 
     @property
     def pooling(self) -> SentencePooling | None:
-        """How one vector for a text is made, where a folder of sentence-transformers says it; read when asked for."""
+        """The sentence pooling of a sentence-transformers folder; read on access."""
         return read_pooling(self.path)
 
 
@@ -101,8 +101,8 @@ class ModelFolder:
 
 @shorten_values()
 def read_model_folder(path: str | Path) -> ModelFolder:
-    """What a folder says: a run (its newest whole checkpoint, or its best one with train.keep_best), a checkpoint, a
-    Hugging Face folder or id; or a GGUF file."""
+    """Read the folder of a model: a run (its newest complete checkpoint, or its best one with train.keep_best), a
+    checkpoint, a Hugging Face folder or hub id; or a GGUF file."""
     if Path(path).suffix == ".gguf":
         from regard.hub import gguf_model
 
@@ -130,11 +130,9 @@ def read_model_folder(path: str | Path) -> ModelFolder:
 
 
 def tokenizer_paths(folder: Path) -> tuple[Path | None, Path | None]:
-    """The files of the tokenizers of what a model reads and of what it says, if that is another."""
+    """The tokenizer files for the input, and for the target if it has its own."""
     names = [name for name in ("tokenizer.json", "target_tokenizer.json") if (folder / name).is_file()]
-    if (
-        "tokenizer.json" not in names and (kind := slow_tokenizer_kind(folder)) is not None
-    ):  # as people wrote them before
+    if "tokenizer.json" not in names and (kind := slow_tokenizer_kind(folder)) is not None:  # files of slow tokenizers
         names = list(slow_files(kind))
     paths = {name: own_file(folder, name, MAX_COPIED_BYTES) for name in names}
     first = paths.get("tokenizer.json") or next(iter(paths.values()), None)
@@ -142,12 +140,12 @@ def tokenizer_paths(folder: Path) -> tuple[Path | None, Path | None]:
 
 
 def checkpoint_tokenizer(folder: Path) -> Tokenizer | None:
-    """The tokenizer of a checkpoint; a model that reads no text has none."""
+    """The tokenizer of a checkpoint; None for a model without text."""
     return Tokenizer.load(folder) if (folder / "tokenizer.json").is_file() else None
 
 
 def load_tokenizer(found: ModelFolder) -> Tokenizer | None:
-    """The tokenizer of a model that was read, if it has one."""
+    """The tokenizer of a model folder, if it has one."""
     if found.path.suffix == ".gguf":
         from regard.hub import gguf_model
 
@@ -156,7 +154,7 @@ def load_tokenizer(found: ModelFolder) -> Tokenizer | None:
 
 
 def trained_task(raw: dict[str, Any], where: str) -> config.Task | None:
-    """What the model was trained to be asked, where it was trained here."""
+    """The task of a model that was trained here."""
     ours = raw.get("regard")
     task = ours.get("task") if isinstance(ours, dict) else None
     if not isinstance(task, dict):
@@ -169,9 +167,9 @@ def trained_task(raw: dict[str, Any], where: str) -> config.Task | None:
 
 @shorten_values()
 def load_weights(model: Transformer | DualEncoder, folder: ModelFolder, device: torch.device | None = None) -> None:
-    """The folder's weights into a model of its config, in the types that the model has.
+    """Load a folder's weights into a model of its config, in the model's dtypes.
 
-    One that was built without numbers, on torch's meta device, gets room for them on the device.
+    A model on torch's meta device is allocated on the device first.
     """
     if folder.path.suffix == ".gguf":
         from regard.hub import gguf_model
@@ -184,13 +182,13 @@ def load_weights(model: Transformer | DualEncoder, folder: ModelFolder, device: 
 
 
 def parse_config(raw: dict[str, Any], path: str) -> tuple[config.Model, FamilyClass | None, int | None]:
-    """The config, the family of the tensors' names and its class, and the length."""
+    """The config, the family and architecture of the tensor names, and the maximum length."""
     if raw.get("model_type") == "regard":
         c, context = parse_own_config(raw, path)
         return c, None, context
     try:
         c, family, architecture, longest = parse_hf_config(raw, path)
-    except ArithmeticError as problem:  # exp of a billion, a part of nothing
+    except ArithmeticError as problem:  # overflow or division by zero
         raise DataError(f"{path}: a number in it is out of all proportion ({problem}); fetch it again") from None
     if "regard" in raw:
         mine, context = parse_own_config(raw, path)
@@ -215,4 +213,4 @@ def parse_own_config(raw: dict[str, Any], path: str) -> tuple[config.Model, int 
             raise DataError(f"{path}: expected 'regard' with a format, a config and a context; write the folder again")
 
 
-MAX_COPIED_BYTES = 1 << 28  # bytes: a file that is larger is no such file
+MAX_COPIED_BYTES = 1 << 28  # bytes: a larger file is none of these

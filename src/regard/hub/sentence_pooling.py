@@ -1,8 +1,8 @@
-"""Sentence pooling: one vector for a whole text, as a sentence-transformers folder makes it from the token vectors.
+"""Sentence pooling: how a sentence-transformers folder makes one vector of a text from its token vectors.
 
-modules.json          [Transformer, Pooling, Normalize]: what is done one after the other
-1_Pooling/config.json the mean of all vectors, the first one, the last one, or the largest of each channel
-sentence_*_config.json   how many tokens of a text are read
+modules.json          [Transformer, Pooling, Normalize]: the modules, in order
+1_Pooling/config.json the mean of all vectors, the first, the last, or the maximum of each channel
+sentence_*_config.json   the maximum number of tokens
 """
 
 import json
@@ -18,7 +18,7 @@ from regard.hub.validate import own_file
 
 Place = Literal["mean", "cls", "max", "last"]
 
-# Their words for where the vector comes from; the last three are ways that are not known here.
+# Keys of sentence-transformers and our poolings; the last two are not supported here.
 MODES = {
     "pooling_mode_mean_tokens": "mean",
     "pooling_mode_cls_token": "cls",
@@ -27,15 +27,16 @@ MODES = {
     "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
     "pooling_mode_weightedmean_tokens": "weightedmean",
 }
-NEWER = {"lasttoken": "last"}  # one word, as later versions write it
+NEWER = {"lasttoken": "last"}  # the single key of later versions
 BERT_LIKE = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 
 
 @dataclass(frozen=True)
 class SentencePooling:
-    """Which vector stands for a text; whether it is divided by its length; how many tokens are read, the rest is cut.
+    """The pooling of a sentence embedding: the place, whether it is normalised, and the token limit, beyond which texts
+    are truncated.
 
-    `prompt` is put before every text unless another is asked for.
+    `prompt` is prepended to every text by default.
     """
 
     place: Place
@@ -45,7 +46,7 @@ class SentencePooling:
 
 
 def read_pooling(folder: Path) -> SentencePooling | None:
-    """What a folder says of one vector for a text; None where it says nothing."""
+    """The sentence pooling of a folder; None if it has none."""
     if not (folder / "modules.json").is_file():
         return None
     steps = list_modules(folder / "modules.json")
@@ -62,7 +63,7 @@ def read_pooling(folder: Path) -> SentencePooling | None:
 
 
 def list_modules(path: Path) -> list[tuple[str, str]]:
-    """The kind of each step and the folder it is in, in their order."""
+    """The kind and the folder of each module, in order."""
     try:
         listed = json.loads(own_file(path.parent, path.name).read_bytes())
         steps = [(str(step["type"]).rpartition(".")[2], str(step["path"])) for step in listed]
@@ -78,7 +79,7 @@ def list_modules(path: Path) -> list[tuple[str, str]]:
 
 
 def pooling_mode(hf: HFConfig) -> Place:
-    """The one place that a vector is taken from."""
+    """The one pooling that a config selects."""
     word = hf.get("pooling_mode")
     asked = [mode for key, mode in MODES.items() if hf.get_bool(key, False)]
     if word is not None:
@@ -94,7 +95,7 @@ def pooling_mode(hf: HFConfig) -> Place:
 
 
 def max_sequence_length(folder: Path) -> int | None:
-    """How many tokens are read of a text, where the folder says it."""
+    """The token limit of a folder, if it has one."""
     for name in BERT_LIKE:
         path = folder / f"sentence_{name}_config.json"
         if path.is_file():
@@ -105,7 +106,7 @@ def max_sequence_length(folder: Path) -> int | None:
 
 
 def default_prompt(folder: Path) -> str:
-    """The prompt that texts are given by default."""
+    """The default prompt of a folder."""
     path = folder / "config_sentence_transformers.json"
     said: dict[str, Any] = read_json_object(own_file(folder, path.name)) if path.is_file() else {}
     theirs = HFConfig(said, str(path))

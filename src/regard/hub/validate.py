@@ -1,7 +1,8 @@
-"""Validation of a folder: which files its names may lead to (see `files.paths`), and config.json against the weights.
+"""Validation of a model folder: paths that stay inside it (see `files.paths`), and config.json against the weights.
 
-A file of a hundred bytes may ask for a billion layers. What is far beyond the weights is refused while it is still a
-number; what is nearly right is built without numbers and compared name by name, which tells more.
+A config.json of a hundred bytes may request a billion layers. Numbers far beyond the weights are refused before
+anything is built; a config that is nearly right is built on the meta device and compared name by name, for a better
+error message.
 """
 
 import re
@@ -15,13 +16,13 @@ from regard.config.errors import DataError
 from regard.files.paths import check_inside
 from regard.hub.weight_reader import StoredTensor
 
-LARGEST = 16 << 20  # bytes: no settings are longer, and lists in JSON take twenty times as much memory
+LARGEST = 16 << 20  # bytes: no config is larger, and lists in JSON take twenty times as much memory
 LONGEST = 1500  # characters of a sentence
 
 
 @contextmanager
 def shorten_values() -> Iterator[None]:
-    """What a file says is told in a sentence, and a value in it may be as long as the file."""
+    """Shorten errors: a value from a file may be as long as the file."""
     try:
         yield
     except DataError as problem:
@@ -31,7 +32,7 @@ def shorten_values() -> Iterator[None]:
 
 
 def own_file(folder: Path, name: str, largest: int | None = LARGEST) -> Path:
-    """The path of a file in a folder, if it is a file and the folder's own."""
+    """The path of a regular file inside a folder; refuses links that lead out of it."""
     path = folder / name
     real = check_inside(path, folder)
     if not real.is_file():
@@ -42,13 +43,13 @@ def own_file(folder: Path, name: str, largest: int | None = LARGEST) -> Path:
 
 
 DEEPEST = 10_000
-SPARE = {"layers": 64, "sizes": 1 << 20}  # what costs nothing to build
-LAYERS = re.compile(r"(.*_)?(layers?|depths?|groups|types)")  # their words for numbers that are counted up to
-SIZES = ("dim", "vocab", "hidden", "heads", "embed_dim", "head_dim", "segments", "out")  # ours for the axes of tensors
+SPARE = {"layers": 64, "sizes": 1 << 20}  # tolerance: what costs nothing to build
+LAYERS = re.compile(r"(.*_)?(layers?|depths?|groups|types)")  # keys that hold numbers of layers
+SIZES = ("dim", "vocab", "hidden", "heads", "embed_dim", "head_dim", "segments", "out")  # settings that size an axis
 
 
 def check_layer_counts(raw: Mapping[str, Any], where: str) -> None:
-    """Refuse numbers of layers that no model has."""
+    """Refuse impossible numbers of layers."""
     for path, value in nested_values(raw):
         if type(value) is int and value > DEEPEST and any(LAYERS.fullmatch(name) for name in path if name):
             raise DataError(f"{where}: {'.'.join(filter(None, path))} is {value:.6g}; no model here has more than "
@@ -56,7 +57,7 @@ def check_layer_counts(raw: Mapping[str, Any], where: str) -> None:
 
 
 def check_config_fits_weights(c: config.Model, stored: Mapping[str, StoredTensor], where: str) -> None:
-    """Refuse what these weights cannot be of."""
+    """Refuse a config that is far too large for these weights."""
     widest = max((size for each in stored.values() for size in each.shape), default=1)
     for path, value in nested_values(config.to_dict(c)):
         if type(value) is int and path[-1] in SIZES and value > widest + SPARE["sizes"]:
@@ -69,7 +70,7 @@ def check_config_fits_weights(c: config.Model, stored: Mapping[str, StoredTensor
 
 
 def block_counts(tree: Any) -> Iterator[int]:
-    """How many blocks of its own each stack has."""
+    """The number of blocks with their own weights, for each trunk."""
     if isinstance(tree, dict):
         if type(tree.get("depth")) is int and not tree.get("share_layers"):
             yield tree["depth"]
@@ -81,7 +82,7 @@ def block_counts(tree: Any) -> Iterator[int]:
 
 
 def nested_values(tree: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Each value of nested tables with the names that lead to it; places in a list have none."""
+    """Each value of nested objects with its path; list indices are empty."""
     if isinstance(tree, dict):
         for name, value in tree.items():
             yield from nested_values(value, (*path, str(name)))

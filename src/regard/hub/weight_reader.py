@@ -1,18 +1,18 @@
-"""Weight reader: safetensors headers, and tensors read in a few threads straight into their place.
+"""Weight reader: parses safetensors headers, and reads tensors in a few threads directly into their target memory.
 
-    8 bytes    how long the header is
+    8 bytes    the length of the header
     header     {"h.0.ln_1.bias": {"dtype": "F32", "shape": [768], "data_offsets": [0, 3072]}, ...}
-    numbers    one tensor after the other
+    data       one tensor after the other
 
-A header may come from anywhere: safetensors compares it with the file before anything in it is believed.
+Files are untrusted: safetensors validates the header against the file first.
 
     file     ▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓
-             │ as they stand there     │ transposed
+             │ same layout             │ transposed
              ▼                         ▼
     model    ░░░░░░░░░░░░    a buffer ░░░░ ──► ░░░░
 
-Files are read and not mapped. A model whose weights are a mapped file changes when that file is written to, and its
-process is killed (SIGBUS) when the file is cut short or the disk goes away.
+Files are read and not memory-mapped. A model on a mapped file changes when the file is written to, and its process is
+killed (SIGBUS) when the file is truncated or the disk disappears.
 """
 
 import json
@@ -47,13 +47,13 @@ TYPES = {
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """A tensor in a file, without its numbers."""
+    """The metadata of a tensor in a file."""
 
     path: Path
     name: str
     shape: tuple[int, ...]
     dtype: torch.dtype
-    place: int = 0  # the byte of the file that it begins with
+    place: int = 0  # byte offset in the file
 
     @property
     def ghost(self) -> Tensor:
@@ -65,10 +65,10 @@ class StoredTensor:
 
 
 def read_header(path: Path) -> dict[str, StoredTensor]:
-    """The tensors in a file, in the order in which they stand there."""
+    """The tensors of a file, in their order."""
     with open_safetensors(path) as file:
         slices, begin = {name: file.get_slice(name) for name in file.offset_keys()}, tensor_offsets(path)
-        # a type that is not named here is compressed somehow, and not a float
+        # other dtypes are compressed formats, and not floats
         return {
             name: StoredTensor(
                 path, name, tuple(each.get_shape()), TYPES.get(each.get_dtype(), torch.uint8), begin[name]
@@ -78,13 +78,13 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
 
 
 def read_metadata(path: Path) -> dict[str, str]:
-    """The words that were stored beside the tensors in a file."""
+    """The metadata strings of a file."""
     with open_safetensors(path) as file:
         return dict(file.metadata() or {})
 
 
 def tensor_offsets(path: Path) -> dict[str, int]:
-    """Where each tensor begins in a file that safetensors has found whole: it says all but that."""
+    """The offset of each tensor in a file that safetensors has validated: its API does not give offsets."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         said = json.loads(file.read(length))
@@ -102,22 +102,22 @@ def open_safetensors(path: Path) -> AbstractContextManager[Any]:
 
 
 def shorten_error(problem: object) -> str:
-    """The first words of what a library says: it may quote a whole file."""
+    """The first line of a library's error, which may quote a whole file."""
     line = next(iter(str(problem).splitlines()), "") or type(problem).__name__
     return line if len(line) < 200 else f"{line[:200]}…"
 
 
-PIECE = 2 << 20  # bytes that are read at once
-THREADS = 4  # a disk is quicker when several ask, and so is new memory
-SHARE = 20  # all desks together are one part in so many of the weights, or one desk
-ALONE = 24 << 10  # numbers for which torch takes no threads of its own: they would wait for ours
-READY = 256 << 10  # bytes for which the system is asked to have memory ready
+PIECE = 2 << 20  # bytes per read
+THREADS = 4  # parallel reads are faster, and so are page faults of new memory
+SHARE = 20  # all staging buffers together are at most 1/SHARE of the weights, or a single buffer
+ALONE = 24 << 10  # elements for which torch uses no threads of its own: they would wait for ours
+READY = 256 << 10  # bytes above which pages are populated in advance
 SYSTEM, WRITTEN = CDLL(None), 23  # MADV_POPULATE_WRITE (Linux 5.14)
 TURNED = ("flip", "row", "flat", "reverse")
 
 
 class ReadRequest(NamedTuple):
-    """A tensor in a file, how it differs from ours, and the place of ours."""
+    """A tensor in a file, its table row, and its target tensor."""
 
     of: StoredTensor
     row: NameRow
@@ -129,12 +129,12 @@ class ReadRequest(NamedTuple):
 
     @property
     def stored_transposed(self) -> bool:
-        """Whether ours lies in memory as theirs does in the file, though its axes have other names."""
+        """Whether the target's memory layout equals the file's, although its axes are transposed."""
         return self.row.transform == "flip" and self.place.T.is_contiguous()
 
 
 class WeightReader:
-    """Files that are open as long as the block runs, so that all numbers are of one time."""
+    """Reads tensors from open files. They stay open for the whole block, so that all data is from one version."""
 
     def __init__(self, paths: Iterable[Path]) -> None:
         self.paths, self.files, self.ends = dict.fromkeys(paths), dict[Path, int](), ExitStack()
@@ -145,7 +145,7 @@ class WeightReader:
             for path in self.paths:
                 self.files[path] = stack.enter_context(open(path, "rb", buffering=0)).fileno()
             self.pool = ThreadPoolExecutor(THREADS)
-            stack.callback(self.pool.shutdown, cancel_futures=True)  # before a file is closed under its reader
+            stack.callback(self.pool.shutdown, cancel_futures=True)  # before the files are closed
             self.ends = stack.pop_all()
         return self
 
@@ -153,13 +153,13 @@ class WeightReader:
         self.ends.close()
 
     def fill(self, wanted: list[ReadRequest]) -> None:
-        """The numbers of tensors to their places, all of them finite; of what is wrong the first is told."""
+        """Read all tensors into their targets and check that they are finite; the first error is raised."""
         largest = max((each.place.nbytes for each in wanted if each.transposed), default=0)
         enough = sum(each.place.nbytes for each in wanted) // SHARE // max(1, largest)
         for _ in range(min(THREADS, max(1, enough))):
             self.desks.put(torch.empty(largest, dtype=torch.uint8, device="cpu"))
-        mode = torch.is_inference_mode_enabled()  # each thread has its own, and a model may be opened inside
-        torch.set_num_threads(torch.get_num_threads())  # forked, torch makes its pool anew: here, not in two threads
+        mode = torch.is_inference_mode_enabled()  # inference mode is per thread, and the caller may be in it
+        torch.set_num_threads(torch.get_num_threads())  # after a fork torch rebuilds its pool: do it in one thread
 
         def done(work: Callable[[], None]) -> None:
             with torch.inference_mode(mode):
@@ -177,7 +177,7 @@ class WeightReader:
 
     @torch.no_grad()
     def bring(self, of: StoredTensor, place: Tensor, start: int = 0) -> None:
-        """Some rows of a tensor, from `start` on, to their place."""
+        """Read some rows of a tensor, from `start` on, into their target."""
         straight = place.is_cpu and place.dtype == of.dtype and place.is_contiguous()
         if straight:
             touch_pages(place)
@@ -191,7 +191,7 @@ class WeightReader:
 
     @torch.no_grad()
     def read_transformed(self, of: StoredTensor, row: NameRow, place: Tensor) -> None:
-        """A tensor that its table turns: on a desk in the order of the file, and then to its place."""
+        """Read a tensor with a transform: into a staging buffer in the file's layout, then into its target."""
         desk = self.desks.get()
         try:
             held = desk[: place.nbytes].view(place.dtype).view(of.shape)
@@ -203,19 +203,19 @@ class WeightReader:
 
     def put(self, numbers: Tensor, place: Tensor) -> None:
         if not place.is_cpu:
-            with self.crossing:  # to another device one after the other
+            with self.crossing:  # one transfer to another device at a time
                 place.copy_(numbers)
         elif place.is_contiguous() and numbers.is_contiguous():
             for part, new in zip(small_parts(place), small_parts(numbers), strict=True):
                 part.copy_(new)
         else:
-            place.copy_(numbers)  # a matrix is turned without threads
+            place.copy_(numbers)  # a transposing copy uses no threads
 
     def tensor(self, of: StoredTensor) -> Tensor:
         return self.into(torch.empty(of.shape, dtype=of.dtype, device="cpu"), of)
 
     def into(self, place: Tensor, of: StoredTensor, start: int = 0) -> Tensor:
-        """The bytes of a tensor as they are."""
+        """Read the bytes of a tensor unchanged."""
         at, room = of.place + start * prod(of.shape[1:]) * of.dtype.itemsize, tensor_buffer(place)
         while room:
             try:
@@ -230,7 +230,7 @@ class WeightReader:
 
 
 def row_pieces(of: StoredTensor, place: Tensor) -> Iterator[tuple[Tensor, int]]:
-    """Rows of a place, so many at a time as make a piece, and the first of them."""
+    """Slices of rows of about PIECE bytes, each with its first row."""
     size = max(of.size, place.nbytes)
     if size <= PIECE or not of.shape:
         yield place, 0
@@ -241,27 +241,27 @@ def row_pieces(of: StoredTensor, place: Tensor) -> Iterator[tuple[Tensor, int]]:
 
 
 def small_parts(x: Tensor) -> tuple[Tensor, ...]:
-    """A tensor in parts for which torch takes no threads."""
+    """A tensor in parts that torch processes without threads."""
     return x.view(-1).split(ALONE) if x.is_cpu and x.is_contiguous() and x.numel() > ALONE else (x,)
 
 
 def tensor_buffer(x: Tensor) -> memoryview:
-    """The bytes of a tensor in memory, to be written."""
+    """The memory of a tensor as a writable buffer."""
     return memoryview((c_char * x.nbytes).from_address(x.data_ptr()) if x.nbytes else b"")
 
 
 def touch_pages(place: Tensor) -> None:
-    """New memory, all pages of a place at once: one by one, when they are first written to, they take longer."""
+    """Populate all pages of new memory at once, which is faster than one page fault after another."""
     first, end = -(-place.data_ptr() // PAGESIZE) * PAGESIZE, (place.data_ptr() + place.nbytes) // PAGESIZE * PAGESIZE
     if end - first >= READY and sys.platform == "linux":
-        SYSTEM.madvise(c_void_p(first), c_size_t(end - first), WRITTEN)  # an older system says no, and nothing is lost
+        SYSTEM.madvise(c_void_p(first), c_size_t(end - first), WRITTEN)  # older kernels refuse, without harm
 
 
 def all_finite(x: Tensor, kind: torch.dtype | None = None) -> bool:
-    """Whether all are numbers, and stay numbers as another kind: then the least and the largest are and do."""
+    """Whether all values are finite, also as another dtype: true if the least and the largest are."""
     if not x.is_floating_point() or not x.numel():
         return True
     if kind in (None, x.dtype) and bool(torch.stack([part.sum() for part in small_parts(x)]).isfinite().all()):
-        return True  # what is not finite stays so in a sum; one that only grew too large is looked at again
+        return True  # a non-finite value makes the sum non-finite; a sum that only overflowed is checked below
     edges = torch.stack([edge for part in small_parts(x) for edge in torch.aminmax(part)])
     return bool(edges.to(kind or x.dtype).isfinite().all())

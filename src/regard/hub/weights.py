@@ -1,7 +1,7 @@
-"""Weights in safetensors files, one or many: saved, loaded lazily, loaded into a model.
+"""Safetensors weights, in one file or shards: saving, lazy loading, and loading into a model.
 
-What files hold is known from their headers, so every name and shape is compared with the model before a number is read.
-Then the numbers go from the disk straight to where they stay, in the type that they stay in.
+The headers list all tensors, so every name and shape is compared with the model before any data is read. The data is
+then read directly into the model's memory, in its final dtype.
 """
 
 import errno
@@ -31,7 +31,7 @@ WEIGHTS_FILE, WEIGHTS_INDEX = "model.safetensors", "model.safetensors.index.json
 
 
 def save_tensors(path: str | Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> None:
-    """Write tensors into a file; what cannot be written is an OSError, as with any file."""
+    """Write tensors to a file; failures are OSErrors, as for any file."""
     path = Path(path)
     try:
         save_file(unshare_memory(tensors), path, metadata={"format": "pt"} if metadata is None else metadata)
@@ -39,11 +39,11 @@ def save_tensors(path: str | Path, tensors: dict[str, Tensor], metadata: dict[st
         known = re.search(r"I/O error: (.*) \(os error (\d+)\)", str(problem))
         number, reason = (int(known[2]), known[1]) if known else (errno.EIO, str(problem))
         raise OSError(number, reason, str(path)) from None
-    os.chmod(path, path.parent.stat().st_mode & 0o644)  # safetensors leaves it to its owner alone
+    os.chmod(path, path.parent.stat().st_mode & 0o644)  # safetensors sets owner-only permissions
 
 
 def unshare_memory(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Each tensor at a place of its own in memory: two names for one place would be refused."""
+    """Copy tensors that share memory, which safetensors refuses."""
     seen: set[int] = set()
     out = {}
     for name, tensor in tensors.items():
@@ -54,7 +54,7 @@ def unshare_memory(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def load_tensors_lazy(path: str | Path) -> dict[str, Tensor]:
-    """The tensors in a file, read from the disk when they are first used."""
+    """The tensors of a file, read from disk at first use."""
     path = Path(path)
     if not path.is_file():
         raise DataError(f"{path}: no such file; expected tensors as safetensors")
@@ -67,7 +67,7 @@ def load_tensors_lazy(path: str | Path) -> dict[str, Tensor]:
 
 
 def folder_tensors(folder: Path) -> dict[str, Tensor]:
-    """The weights of a model in a folder, read from the disk when they are first used."""
+    """The weights of a model folder, read from disk at first use."""
     tensors: dict[str, Tensor] = {}
     for file in weight_file_names(folder):
         tensors |= load_tensors_lazy(own_file(folder, file, None))
@@ -75,7 +75,7 @@ def folder_tensors(folder: Path) -> dict[str, Tensor]:
 
 
 def folder_headers(folder: Path) -> dict[str, StoredTensor]:
-    """What the weights in a folder are, by the headers of its files: one file, or shards with an index."""
+    """The tensors of a model folder, from the headers of its file or its shards."""
     found: dict[str, StoredTensor] = {}
     for file in weight_file_names(folder):
         found |= read_header(own_file(folder, file, None))
@@ -95,7 +95,7 @@ def weight_file_names(folder: Path) -> list[str]:
 
 
 def shard_names(folder: Path, there: bool = True) -> list[str]:
-    """The files that an index names, all of which must be `there` unless they are yet to be fetched."""
+    """The shards that an index names, all of which must exist if `there`."""
     index = HFConfig(read_json_object(own_file(folder, WEIGHTS_INDEX)), str(folder / WEIGHTS_INDEX)).table("weight_map")
     found = {name if isinstance(name, str) else repr(name)[:40] for name in index.said.values()}
     strange = sorted(name for name in found if Path(name).name != name)
@@ -111,17 +111,17 @@ def shard_names(folder: Path, there: bool = True) -> list[str]:
     return sorted(found)
 
 
-# ---------------------------------------------------------------- into a model
+# ---------------------------------------------------------------- loading into a model
 
 
 def load_folder_weights(
     model: nn.Module, folder: Path, rows: list[NameRow] | None, family: Family | None = None,
     device: torch.device | None = None,
 ) -> None:  # fmt: skip
-    """A folder's weights into the model, in the types that the model has; every name on both sides is accounted for.
+    """Load a folder's weights into the model, in the model's dtypes; every name on both sides is accounted for.
 
-    A model without numbers is first given room for them, on the device. What a family stores for another of its heads
-    is left aside, and a warning says so.
+    A model on the meta device is allocated on the device first. Weights for another head of the family are skipped,
+    with a warning.
     """
     found = folder_headers(folder)
     try:
@@ -147,10 +147,10 @@ def load_folder_weights(
 
 @torch.no_grad()
 def materialize(model: nn.Module, device: torch.device | None, flipped: Container[str] = ()) -> None:
-    """Room for the numbers of a model that has none yet; what is tied stays tied.
+    """Allocate the parameters of a model on the meta device; tied ones stay tied.
 
-    On a CPU a matrix that is stored `flipped` lies as it is stored: to turn it would take as long as to read it, and
-    products with few rows are quicker by it so.
+    On a CPU a matrix that is stored `flipped` keeps the stored layout: a transpose takes as long as reading it, and
+    products with few rows are faster in that layout.
     """
     made: dict[int, nn.Parameter] = {}
     here = device is None or device.type == "cpu"
@@ -162,18 +162,18 @@ def materialize(model: nn.Module, device: torch.device | None, flipped: Containe
                     empty_like_on(weight.T, device).T if lies else empty_like_on(weight, device), weight.requires_grad
                 )
             if weight.is_meta:
-                setattr(module, name, made[id(weight)])  # a recurrent layer keeps a list of its weights besides
+                setattr(module, name, made[id(weight)])  # setattr also updates the weight list of recurrent layers
         for name, buffer in module.named_buffers(recurse=False):
             if buffer.is_meta:
                 setattr(module, name, empty_like_on(buffer, device))
 
 
 def empty_like_on(x: Tensor, device: torch.device | None) -> Tensor:
-    return torch.empty(x.shape, dtype=x.dtype, device=device)  # `empty_like` would import half of the compiler
+    return torch.empty(x.shape, dtype=x.dtype, device=device)  # `empty_like` would import much of the compiler
 
 
 class MatchedName(NamedTuple):
-    """One of their names as the table spells it, the row that says it, and our name."""
+    """A stored name as the table spells it, its row, and our name."""
 
     theirs: str
     row: NameRow
@@ -181,14 +181,15 @@ class MatchedName(NamedTuple):
 
 
 def name_spellings(rows: list[NameRow] | None, name: str, prefix: str) -> Iterator[MatchedName]:
-    """How a table says a name: a body stored alone (the published GPT-2) leaves out the prefix, others repeat it."""
+    """The table entries for a stored name: a body stored alone (the published GPT-2) omits the prefix, others repeat
+    it."""
     for way in (name, prefix + name, name.removeprefix(prefix)):
         if (known := name_table.find_row(rows, way)) is not None:
             yield MatchedName(way, *known)
 
 
 def match_stored_names(found: Mapping[str, T], rows: list[NameRow], family: Family) -> tuple[dict[str, T], list[str]]:
-    """Names as the table has them, and those that only other classes of the family have."""
+    """Stored tensors under the table's names, and the names that belong to other classes of the family."""
     every, prefix = name_table.all_name_rows(family.table), family.prefix
     known, aside = dict[str, T](), list[str]()
     for name, tensor in found.items():
@@ -200,13 +201,13 @@ def match_stored_names(found: Mapping[str, T], rows: list[NameRow], family: Fami
     return known, aside
 
 
-# ---------------------------------------------------------------- out of a model
+# ---------------------------------------------------------------- saving from a model
 
 
 def to_stored_dtype(tensors: dict[str, Tensor], types: Mapping[str, torch.dtype]) -> dict[str, Tensor]:
-    """Each in the narrower type that it was read from, if nothing is lost by it; else all as they are held."""
+    """The tensors in the narrower dtypes that they were stored in, if that is lossless for all; else unchanged."""
     kinds = set(types.values())
-    usual = kinds.pop() if len(kinds) == 1 else None  # names may have been others
+    usual = kinds.pop() if len(kinds) == 1 else None  # names may differ from the stored ones
     out = dict[str, Tensor]()
     for name, held in tensors.items():
         kind = types.get(name, usual) or held.dtype
@@ -217,7 +218,7 @@ def to_stored_dtype(tensors: dict[str, Tensor], types: Mapping[str, torch.dtype]
 
 
 def torch_dtype_name(model: nn.Module | Mapping[str, Tensor]) -> str:
-    """The type that the weights are held in, as config.json says it: float32, bfloat16, ..."""
+    """The dtype of the weights as in config.json: float32, bfloat16, ..."""
     held = model.parameters() if isinstance(model, nn.Module) else model.values()
     kinds = {tensor.dtype for tensor in held if tensor.is_floating_point()}
     return str(kinds.pop() if len(kinds) == 1 else torch.float32).removeprefix("torch.")

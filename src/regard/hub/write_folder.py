@@ -1,7 +1,7 @@
-"""Writes a model folder that `transformers` opens, else in our own format, with tokenizer, preprocessor and licence.
+"""Model folder writer: a format that `transformers` opens, or our own, with tokenizer, preprocessor and licence.
 
-A model that was read from a folder and is saved unchanged takes the extra files along, byte by byte, and config.json
-word for word: its author may say more than is understood here.
+An unchanged model that was loaded from a folder keeps its extra files byte for byte, and its config.json key by key: it
+may contain more than this package interprets.
 """
 
 import re
@@ -44,7 +44,7 @@ from regard.text.tokenizer_files import SLOW_TOKENIZER_FILES
 
 
 def save_in_own_format(model: Any, path: Path) -> Path:
-    """Save a model under our own model type, with our own names of tensors."""
+    """Save a model under our own model type and tensor names."""
     with open_model_folder(path, model, model.tokenizer, model.target_tokenizer) as folder:
         write_model_files(
             folder,
@@ -68,11 +68,12 @@ def save_model(
     more: Callable[[Path], object] | None = None, target: Tokenizer | None = None, begin: int | None = None,
     task: config.Task | None = None, origin: ModelFolder | None = None, base: str | None = None,
 ) -> Path:  # fmt: skip
-    """Save a model; `more` may add files before the folder is sealed. What stood there stays until all is written.
+    """Save a model; `more` may add files before the manifest is written. A previous folder is replaced only when all is
+    written.
 
-    Adapters are merged in the folder, and the model itself is not touched: it may answer in the meantime.
-    A model that is still as its `origin` says it keeps what stood there beside the weights. `base` names the model
-    whose weights training began with, where there is no origin; its licence and data are said in the card.
+    Adapters are merged in the folder; the model itself is not changed, and may be in use meanwhile. A model that is
+    unchanged since its `origin` keeps the other files of that folder. `base` names the pretrained model of a training
+    run, where there is no origin; its licence and data go into the card.
     """
     with open_model_folder(Path(path), model, tokenizer, target) as folder:
         write_model_files(folder, model, tokenizer, context, target, begin, task, origin, base=base)
@@ -85,7 +86,7 @@ def save_model(
 def open_model_folder(
     path: Path, model: Transformer | DualEncoder, tokenizer: Tokenizer | None, target: Tokenizer | None
 ) -> Iterator[Path]:
-    """A folder to write such a model into; when the block ends it is whole, and stands at `path`."""
+    """A temporary folder for the files of a model; when the block ends, it replaces `path` atomically."""
     own = model.c.encoder.embed if model.c.encoder is not None and target is not None else None
     for side, embed, name in ((tokenizer, own or model.c.embed, "encoder.embed" if own else "embed"),
                               (target, model.c.embed, "embed")):  # fmt: skip
@@ -101,7 +102,7 @@ def open_model_folder(
 
 
 def check_replaceable(path: Path) -> None:
-    """Never replace what was not written here; a run's own checkpoints are replaced, also damaged ones."""
+    """Refuse to replace files that were not written here; a run's own checkpoints are replaced, also damaged ones."""
     if path.is_file():
         raise DataError(f"{path}: a file stands there; name a folder")
     own = path.parent.name in ("checkpoints", "snapshots") and STEP_PATTERN.fullmatch(path.name)
@@ -116,7 +117,7 @@ def write_model_files(
     target: Tokenizer | None = None, begin: int | None = None, task: config.Task | None = None,
     origin: ModelFolder | None = None, ours: bool = False, base: str | None = None,
 ) -> None:  # fmt: skip
-    """All but the seal; in words of `ours`, if it is said, also where a family has a class for the model."""
+    """Write all files except the manifest; `ours` selects our own format even where a family matches."""
     c, speaks = model.c, tokenizer if target is None else target
     known = match_family(c, preferred_architecture(task, origin))
     spoken = None if ours else known
@@ -131,7 +132,7 @@ def write_model_files(
     if same and origin is not None:
         old = "torch_dtype" in origin.said and "dtype" not in origin.said
         said = {**origin.said, "torch_dtype" if old else "dtype": facts["dtype"], "regard": said["regard"]}
-        if task is not None and task.kind == "regression":  # which an earlier save did not say
+        if task is not None and task.kind == "regression":  # older saves lack it
             said["problem_type"] = PROBLEMS[task.kind]
     if ours:
         said = {"model_type": "regard", **{name: said[name] for name in (*ALIKE, "regard") if name in said}}
@@ -149,7 +150,7 @@ def write_model_files(
 
 
 def preferred_architecture(task: config.Task | None, origin: ModelFolder | None) -> str | None:
-    """What a class should be called where several have the same head: as it was, or by what it was trained to do."""
+    """The architecture to prefer where several have the same head: that of the origin, or of the task."""
     if origin is not None and origin.architecture is not None:
         return origin.architecture
     return ANSWERS.get(task.kind) if task is not None else None
@@ -162,7 +163,7 @@ def write_tokenizers(
     origin: ModelFolder | None,
     segments: bool = False,
 ) -> None:
-    """Tokenizers, in their old files if they came out of such, and what else an origin has beside its weights."""
+    """Write the tokenizers, in their original files if unchanged, and copy the other files of the origin."""
     same = origin is not None and (tokenizer is None or tokenizer.text() == tokenizer_text(origin))
     path = origin.tokenizer_path if same and origin is not None else None
     if path is None or path.name not in SLOW_TOKENIZER_FILES:
@@ -183,7 +184,7 @@ def config_json(
     c: config.Model, known: FamilyClass | None, context: int | None, facts: dict[str, Any],
     task: config.Task | None, answers: dict[str, Any],
 ) -> dict[str, Any]:  # fmt: skip
-    """config.json: the family's settings if there is one, and always all of ours."""
+    """The contents of config.json: the family's settings if there is a family, and always our own config."""
     ours = {"format": FOLDER_FORMAT, "config": config.to_dict(c), "context": context}
     ours |= {} if task is None else {"task": config.to_dict(task)}
     if known is None:
@@ -199,7 +200,7 @@ def write_model_card(
     c: config.Model,
     text: Callable[[ParentModel, bool], str],
 ) -> None:
-    """README.md, and the terms of use of the model that this one was made from."""
+    """Write README.md, and copy the terms of use of the model that this one was made from."""
     parent = find_parent(origin.path) if origin is not None else parent_from_name(base) if base else ParentModel()
     if parent.folder is not None:
         carry_terms(parent.folder, folder)
@@ -208,25 +209,25 @@ def write_model_card(
 
 
 def write_segment_names(path: Path) -> None:
-    """Let a tokenizer of `transformers` tell first texts from second ones, which it does only where it is said."""
+    """List token_type_ids in tokenizer_config.json: a tokenizer of `transformers` returns segments only then."""
     said = read_json_object(path)
     write_json_plain(path, {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]} | said)
 
 
 def problem_type_fields(c: config.Model, task: config.Task | None, origin: ModelFolder | None) -> dict[str, Any]:
-    """What a head's answers are called and what kind they are, as `transformers` has it.
+    """The label names and the problem type of a head, as `transformers` has them.
 
-    Without problem_type it would put a single answer through a sigmoid.
+    Without problem_type it would apply a sigmoid to a single output.
     """
     head = None if isinstance(c, config.DualEncoder) else c.head
     if not isinstance(head, config.PoolingHead | config.TokenHead) or head.out is None:
         return id2label(task)
     said = {} if origin is None else {key: origin.said[key] for key in NAMED if origin.said.get(key)}
-    if len(said.get("id2label") or ()) != head.out:  # another head by now
+    if len(said.get("id2label") or ()) != head.out:  # the head has changed
         said = {}
     said = said if getattr(task, "kind", None) != "regression" else {}
     if isinstance(head, config.PoolingHead):
-        # a published model with one answer may mean a share: its own words stand, whatever they leave out
+        # a published model with one output may mean a probability: its own fields are kept
         alone = "regression" if task is None and origin is None and head.out == 1 else ""
         kind = PROBLEMS.get(alone if task is None else task.kind)
         said = ({} if kind is None else {"problem_type": kind}) | said
@@ -234,7 +235,7 @@ def problem_type_fields(c: config.Model, task: config.Task | None, origin: Model
 
 
 def id2label(task: config.Task | None) -> dict[str, Any]:
-    """The names of classes, as `transformers` has them."""
+    """The class names in the form of `transformers`."""
     classes = getattr(task, "classes", ())
     return {"id2label": dict(enumerate(classes)), "label2id": {name: number for number, name in enumerate(classes)}
             } if classes else {}  # fmt: skip
@@ -251,12 +252,12 @@ OTHERS = (
     *(f"sentence_{name}_config.json" for name in BERT_LIKE),
 )  # fmt: skip
 TERMS = re.compile(r"(?:LICEN[CS]E|NOTICE|COPYING|USE_POLICY)(?:[._-][\w.-]*)?", re.IGNORECASE)
-STEPS = (".json", ".safetensors", ".txt")  # what a step of modules.json may consist of
-MOST = 16  # files with terms of use
+STEPS = (".json", ".safetensors", ".txt")  # suffixes of files of a sentence-transformers module
+MOST = 16  # at most so many files with terms of use
 
 
 def is_unchanged(raw: Mapping[str, Any], c: config.Model, known: FamilyClass | None) -> bool:
-    """Whether a config.json says this very model, and says it as a class of a family."""
+    """Whether a config.json describes exactly this model, as a class of a family."""
     if known is None or not raw or raw.get("model_type") == "regard":
         return False
     there = parse_hf_config(dict(raw), "config.json")
@@ -264,27 +265,27 @@ def is_unchanged(raw: Mapping[str, Any], c: config.Model, known: FamilyClass | N
 
 
 def copy_extra_files(origin: Path, folder: Path, words: bool) -> None:
-    """Copy what stood beside the weights; a tokenizer's files where the `words` are still the same."""
+    """Copy the files beside the weights; those of a tokenizer if `words` is True, that is, if it is unchanged."""
     for name in (*(WORDS if words else ()), *OTHERS, *pooling_folders(origin)):
         copy_file(origin, folder, name)
 
 
 def carry_terms(origin: Path, folder: Path) -> None:
-    """Copy the files with the terms of use (LICENSE, NOTICE, ...), which what is made of a model has as well."""
+    """Copy the files with the terms of use (LICENSE, NOTICE, ...), which apply to derived models as well."""
     names = sorted(each.name for each in origin.iterdir() if TERMS.fullmatch(each.name)) if origin.is_dir() else []
     for name in names[:MOST]:
         copy_file(origin, folder, name)
 
 
 def copy_file(origin: Path, folder: Path, name: str) -> None:
-    with suppress(DataError):  # not there, or a link that leads out of the folder: it was not read either
+    with suppress(DataError):  # missing, or a link that leads out of the folder, which was not read either
         source = own_file(origin, name, MAX_COPIED_BYTES)
         (folder / name).parent.mkdir(exist_ok=True)
         shutil.copyfile(source, folder / name)
 
 
 def pooling_folders(origin: Path) -> list[str]:
-    """What makes one vector of a text, in folders of its own beside the model: 1_Pooling/config.json, ..."""
+    """The files of the sentence-transformers modules, in their own folders: 1_Pooling/config.json, ..."""
     if not (origin / "modules.json").is_file():
         return []
     named = {where for _, where in list_modules(origin / "modules.json") if where}

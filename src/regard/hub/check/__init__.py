@@ -1,4 +1,4 @@
-"""A published model here and in `transformers`, side by side: the same question, both answers, and where they part.
+"""Parity check of a published model here and in `transformers`: the same input, both outputs, and where they differ.
 
 reference   the model in `transformers` and the inputs for both; the only file that imports it
 layers      hidden states, layer by layer

@@ -1,8 +1,8 @@
-"""Hidden states of two models compared layer by layer, and the first place where they differ.
+"""Layer comparison: hidden states of two models layer by layer, and the first address where they differ.
 
-Ours are read by address (`trunk.3.residual`). The reference has no addresses: a list of its modules that was called as
-often as a trunk of ours has layers, with vectors of the same shape, is that trunk; inside a layer, the hidden state of
-theirs that comes nearest to an activation of ours is that activation. So no name of theirs is needed.
+Our hidden states have addresses (`trunk.3.residual`). The reference has none: a module list whose calls match the
+layers of our trunk in number and shape is taken for that trunk; inside a layer, the nearest hidden state of the
+reference is taken for our activation. So no module names of the reference are needed.
 """
 
 import re
@@ -23,7 +23,7 @@ TAPS = ("attn.out", "cross.out", "mlp.out", "residual")
 
 @dataclass(frozen=True)
 class LayerDifference:
-    """How far apart both are at one of our addresses, and which module of theirs speaks there."""
+    """The difference of both models at one of our addresses, and the module of the reference there."""
 
     where: str
     far: float
@@ -32,7 +32,7 @@ class LayerDifference:
 
 @dataclass(frozen=True)
 class ModuleCall:
-    """One call of one of their modules: the first vectors it was given, and those it made."""
+    """One call of a module of the reference: its first input and its first output (B, N, D)."""
 
     name: str
     given: Tensor
@@ -40,9 +40,9 @@ class ModuleCall:
 
 
 def compare_layers(ours: Any, reference: Any, probe: ProbeInput) -> list[LayerDifference]:
-    """Where each stack begins and what each layer makes, in the order they run.
+    """The differences at the input of each trunk and after each layer, in the order of computation.
 
-    A stack that theirs does not have in this form is left out.
+    A trunk without a match in the reference is left out.
     """
     names = [name for name in ours.addresses() if LAYER.fullmatch(name)]
     begins = [name.removesuffix("0.residual") + "embed" for name in names if name.endswith(".0.residual")]
@@ -63,9 +63,9 @@ def compare_layers(ours: Any, reference: Any, probe: ProbeInput) -> list[LayerDi
 
 
 def first_difference(ours: Any, reference: Any, probe: ProbeInput, steps: list[LayerDifference], within: float) -> str:
-    """The first address where both are further apart than that: a stack's beginning, or a tap inside a layer.
+    """The first address where the difference exceeds `within`: the input of a trunk, or a tap inside a layer.
 
-    Nothing where all layers agree. A tap that none of their modules makes alone cannot be told, and is passed over.
+    Empty if all layers agree. A tap that is no module's output in the reference cannot be compared, and is skipped.
     """
     apart = next((step for step in steps if step.far > within), None)
     if apart is None or not apart.theirs:
@@ -82,17 +82,18 @@ def first_difference(ours: Any, reference: Any, probe: ProbeInput, steps: list[L
 
 
 def relative_difference(ours: Tensor, reference: Tensor, probe: ProbeInput) -> float:
-    """The largest difference, of large vectors as a part of their size; endless where something is no number."""
+    """The largest difference, divided by the RMS of a vector where that exceeds 1; infinite if any is not finite."""
     a, b = (probe.select_real(x).double() for x in (ours, reference))
     size = b.square().mean(-1, keepdim=True).sqrt().clamp(min=1.0)
     return float(((a - b).abs() / size).nan_to_num(nan=torch.inf, posinf=torch.inf).max())
 
 
-# ---------------------------------------------------------------- which stack of theirs is which of ours
+# ---------------------------------------------------------------- matching trunks
 
 
 def match_calls(mine: list[Tensor], begin: Tensor, calls: list[ModuleCall], probe: ProbeInput) -> list[ModuleCall]:
-    """Their calls for the layers of one of our stacks; of several lists that would do, the one that begins nearest."""
+    """The calls of the reference that match the layers of one of our trunks; of several candidates the nearest at its
+    input."""
     lists: dict[str, list[ModuleCall]] = {}
     for call in calls:
         lists.setdefault(call.name.rpartition(".")[0], []).append(call)
@@ -103,7 +104,7 @@ def match_calls(mine: list[Tensor], begin: Tensor, calls: list[ModuleCall], prob
     return min(outer.values(), key=lambda layers: relative_difference(begin, layers[0].given, probe), default=[])
 
 
-# ---------------------------------------------------------------- what both make on their way
+# ---------------------------------------------------------------- activations of both
 
 
 def our_activations(ours: Any, probe: ProbeInput, names: list[str]) -> Mapping[str, Tensor]:
@@ -113,7 +114,7 @@ def our_activations(ours: Any, probe: ProbeInput, names: list[str]) -> Mapping[s
 
 
 def reference_calls(reference: nn.Module, probe: ProbeInput, wanted: Callable[[str], bool]) -> list[ModuleCall]:
-    """The calls of those modules whose names are wanted, in order."""
+    """The calls of the selected modules, in order."""
     calls: list[ModuleCall] = []
     with hook_modules(reference, wanted, calls), torch.no_grad(), mute_transformers():
         reference(**probe.theirs)
@@ -140,7 +141,7 @@ def hook_modules(model: nn.Module, wanted: Callable[[str], bool], calls: list[Mo
 
 
 def first_hidden_states(output: Any) -> Tensor | None:
-    """The first vectors (B, N, D) in an answer, whatever they are wrapped in."""
+    """The first tensor (B, N, D) in an output, however it is nested."""
     if isinstance(output, Tensor):
         return output.detach() if output.is_floating_point() and output.dim() == 3 else None
     if isinstance(output, dict):

@@ -1,9 +1,10 @@
 """Parity: outputs of two models compared in one dtype, and tensors of a folder round-tripped byte for byte.
 
-Rounding is no difference. Outputs may differ by ALLOWED_ROUNDINGS units in the last place of the largest of them:
-every operation rounds, and two programs add in other orders. In fp32 they may be 1e-4 apart in any case; in fp64 the
-last place is that of fp32, in which some of their norms and angles are computed whatever the dtype. Half types are
-coarse (in bf16 it is a quarter of the largest output): they show that a type works, fp32 that the model is the same.
+Rounding is tolerated. Outputs may differ by ALLOWED_ROUNDINGS units in the last place of the largest output: every
+operation rounds, and two implementations sum in different orders. In fp32 a difference of 1e-4 is always allowed; in
+fp64 the unit is that of fp32, in which `transformers` computes some norms and angles whatever the dtype. Half precision
+is coarse (in bf16 the tolerance is a quarter of the largest output): it shows that a dtype works, fp32 that the model
+is the same.
 """
 
 import math
@@ -24,12 +25,13 @@ from regard.hub.weights import folder_tensors, match_stored_names
 
 @dataclass(frozen=True)
 class RoundTrip:
-    """`same` tensors go back; `unwritten` ones need not, as they are tied, old or unused; the rest must be empty."""
+    """Result of a round trip: `same` tensors are written as they were read; `unwritten` ones are tied, old or unused;
+    the other lists must be empty."""
 
     same: int
     unwritten: tuple[str, ...]
     changed: tuple[str, ...]
-    lacking: tuple[str, ...]  # in the file, and not written though they should be
+    lacking: tuple[str, ...]  # in the file, and missing in what is written
     added: tuple[str, ...]  # written, and not in the file
 
     @property
@@ -38,9 +40,9 @@ class RoundTrip:
 
 
 def check_round_trip(model: Any) -> RoundTrip:
-    """What saving a model as it was read would write, against its files.
+    """Compare what saving an unchanged model would write with its files.
 
-    Weights that are held in another type than the files have are compared in the files' own.
+    Weights in memory in another dtype are compared in the dtype of the files.
     """
     origin = model.source_folder
     if origin is None:
@@ -70,28 +72,28 @@ def check_round_trip(model: Any) -> RoundTrip:
 
 
 def same_bytes(ours: Tensor, reference: Tensor) -> bool:
-    """To the byte: two zeros of another sign are not the same."""
+    """Equal to the byte: zeros of different sign differ."""
     mine, other = (x.to("cpu", reference.dtype).flatten().contiguous().view(torch.uint8) for x in (ours, reference))
     return ours.shape == reference.shape and torch.equal(mine, other)
 
 
 DTYPES = {"fp32": torch.float32, "fp64": torch.float64, "bf16": torch.bfloat16, "fp16": torch.float16}
-ALLOWED_ROUNDINGS = 32  # of 100 small and deep models the worst had 8 in its answers and 24 in a layer
+ALLOWED_ROUNDINGS = 32  # the worst of 100 small and deep models had 8 in its outputs and 24 in a layer
 EPS = {name: torch.finfo(kind).eps for name, kind in (DTYPES | {"fp64": torch.float32}).items()}
 
 
 @dataclass(frozen=True)
 class OutputParity:
-    """`distance` is the largest difference of two answers, `largest` the largest answer of theirs.
+    """Parity of outputs: `distance` is the largest difference, `largest` the largest output of the reference.
 
-    `first` is the address where they part: none where they do not, "head" where all layers still agree.
+    `first` is the address of the first difference: None if there is none, "head" if all layers agree.
     """
 
     dtype: str
     distance: float
     largest: float
     tolerance: float
-    argmax: float  # the part of all rows whose largest answer is the same
+    argmax: float  # fraction of rows with the same argmax
     first: str | None
     steps: tuple[LayerDifference, ...]
 
@@ -102,7 +104,7 @@ class OutputParity:
 
 @torch.no_grad()
 def compare_outputs(ours: Any, reference: Any, probe: ProbeInput, dtype: str = "fp32") -> OutputParity:
-    """Ask both the same; both are in that type and in eval mode."""
+    """Compare the outputs of both models, which are in this dtype and in eval mode."""
     told = probe.asked_of(ours)
     told = told if isinstance(told, tuple) else (told,)
     said = pair_outputs(told, reference_outputs(reference, probe))
@@ -120,7 +122,8 @@ def compare_outputs(ours: Any, reference: Any, probe: ProbeInput, dtype: str = "
 
 
 def pair_outputs(ours: tuple[Tensor, ...], reference: list[Tensor]) -> list[Tensor]:
-    """Their answer to each of ours, by its shape: theirs may say more, such as what a pooler that it made up makes."""
+    """The reference output for each of ours, by shape: the reference may have more, such as that of an untrained
+    pooler."""
     left, found = list(reference), []
     for x in ours:
         near = [y for y in left if x.shape in (y.shape, (*y.shape, 1))]
@@ -133,11 +136,11 @@ def pair_outputs(ours: tuple[Tensor, ...], reference: list[Tensor]) -> list[Tens
 
 
 def max_difference(ours: Sequence[Tensor], reference: Sequence[Tensor]) -> float:
-    """The largest difference; endless where something is no number, which `max` alone would pass over."""
+    """The largest difference; infinite if a value is not finite, which `max` alone would skip."""
     gaps = [(x - y).detach().abs() for x, y in zip(ours, reference, strict=True) if x.numel()]
     return max((float(gap.nan_to_num(nan=torch.inf, posinf=torch.inf).max()) for gap in gaps), default=0.0)
 
 
 def allowed_difference(dtype: str, largest: float) -> float:
-    """How far apart answers of that size may be."""
+    """The tolerance for outputs of this size."""
     return max(1e-4 if dtype == "fp32" else 0.0, ALLOWED_ROUNDINGS * EPS[dtype] * max(largest, 1.0))

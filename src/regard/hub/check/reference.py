@@ -1,7 +1,7 @@
-"""The reference model of `transformers`, imported here alone and on demand; and the probe inputs for both models.
+"""The reference model of `transformers`, which only this module imports, on demand; and probe inputs for both models.
 
-Row 0 of a probe is full, the others end early, with padding where the model can have it: equal outputs of full rows
-alone would say nothing about the padding mask.
+Row 0 of a probe is full, the others are shorter and padded where the model allows it: full rows alone would not test
+the padding mask.
 """
 
 import inspect
@@ -23,13 +23,14 @@ from regard.hub.read_folder import ModelFolder
 
 SENTENCE = "One small transformer reads this sentence, word by word, and another one reads it too: do they agree? "
 ROWS = 3
-LACKS = (0, 3, 5)  # tokens that the rows end early
-LONGER = 4  # tokens that a source has more than its target: no two lengths alike
+LACKS = (0, 3, 5)  # padding of each row in tokens
+LONGER = 4  # extra tokens of a source: no two lengths are equal
 
 
 @dataclass(frozen=True)
 class ProbeInput:
-    """`theirs` by name; `ours` in order and by name; `reals` are the tokens whose answers count, (B, N) each."""
+    """Probe inputs: `theirs` by name; `ours` in order and by name; `reals` mask the tokens whose outputs are compared,
+    (B, N)."""
 
     theirs: dict[str, Tensor]
     ours: tuple[Any, ...]
@@ -37,7 +38,7 @@ class ProbeInput:
     reals: tuple[Tensor, ...] = ()
 
     def select_real(self, x: Tensor) -> Tensor:
-        """Only what stands at real tokens, if the vectors are of tokens at all."""
+        """Only the vectors of real tokens, if the tensor is one of tokens."""
         real = next((real for real in self.reals if x.dim() == 3 and x.shape[:2] == real.shape), None)
         return x if real is None else x[real]
 
@@ -46,7 +47,7 @@ class ProbeInput:
 
 
 def build_probe(ours: Any, reference: Any, tokens: int = 32, dtype: torch.dtype = torch.float32) -> ProbeInput:
-    """What to ask a model of ours and one of theirs; always the same for the same folder."""
+    """The probe inputs for a model of ours and its reference; deterministic for a folder."""
     chance = torch.Generator().manual_seed(0)
     found = build_probe_for(ours, reference, tokens, chance)
     return probe_to_device(found, next(ours.parameters()).device, dtype)
@@ -70,7 +71,7 @@ def build_probe_for(ours: Any, reference: Any, tokens: int, chance: torch.Genera
 
 
 def text_probe(ours: Any, c: config.Transformer, reference: Any, tokens: int, chance: torch.Generator) -> ProbeInput:
-    """A text: ids, which of them are real, and segments where the model knows them."""
+    """A text probe: ids, the mask of real tokens, and segments where the model has them."""
     ids, real = probe_ids(ours, c, reference, tokens, chance)
     asked, named = {"input_ids": ids}, dict[str, Tensor]()
     if not real.all():
@@ -86,7 +87,7 @@ def text_probe(ours: Any, c: config.Transformer, reference: Any, tokens: int, ch
 
 
 def seq2seq_probe(target: ProbeInput, ours: Any, reference: Any, tokens: int, chance: torch.Generator) -> ProbeInput:
-    """A source for the encoder beside the target."""
+    """Add a source for the encoder to the probe of the target."""
     c, ids, real = ours.c, target.ours[0], target.reals[0]
     asked = {"decoder_input_ids": ids, "decoder_attention_mask": real.long()}
     if isinstance(c.encoder.embed, config.AudioEmbedding):
@@ -95,7 +96,7 @@ def seq2seq_probe(target: ProbeInput, ours: Any, reference: Any, tokens: int, ch
     reads = c if c.encoder.embed is None else replace(c, embed=replace(c.encoder.embed, eos_id=c.embed.eos_id))
     source, kept = probe_ids(ours, reads, reference, tokens, chance, LONGER)
     asked |= {"input_ids": source, "attention_mask": kept.long()}
-    if isinstance(c.head, config.PoolingHead):  # a source that is classified is read once more, one place later
+    if isinstance(c.head, config.PoolingHead):  # a classifier's decoder reads the source shifted by one
         first = torch.full_like(source[:, :1], reference.config.decoder_start_token_id)
         ids, real = torch.cat([first, source[:, :-1]], 1), kept
         asked = {"input_ids": source, "attention_mask": kept.long(), "decoder_input_ids": ids}
@@ -103,23 +104,21 @@ def seq2seq_probe(target: ProbeInput, ours: Any, reference: Any, tokens: int, ch
     return ProbeInput(asked, (ids,), named, (real, kept))
 
 
-# ---------------------------------------------------------------- what is in it
+# ---------------------------------------------------------------- contents of a probe
 
 
 def probe_ids(
     ours: Any, c: config.Transformer, reference: Any, tokens: int, chance: torch.Generator, more: int = 0
 ) -> tuple[Tensor, Tensor]:
-    """Ids (B, N) and which of them are real: a sentence in the model's own words, random ones where it has none."""
+    """Ids (B, N) and the mask of real tokens: a sentence by the model's tokenizer, random ids without one."""
     vocab, pad = c.embed.vocab, pad_token_id(reference)
     count = min(tokens, max_probe_tokens(ours, c)) + more
     ids = probe_sentence(ours.tokenizer, vocab) or torch.randint(vocab, (97,), generator=chance).tolist()
     ids = [id for id in ids if id not in (pad, c.embed.eos_id)] or [0]
-    rows = (
-        ROWS if pad is not None or not reads_last_token(c) else 1
-    )  # a head on the last token must know which are padding
+    rows = ROWS if pad is not None or not reads_last_token(c) else 1  # a head on the last token needs the padding id
     table = torch.tensor([[ids[(row * 5 + n) % len(ids)] for n in range(count)] for row in range(rows)])
     lacks = torch.tensor(LACKS[:rows]).clamp(max=count - 1) * (getattr(c.trunk.position, "scaling", "") != "dynamic")
-    real = torch.arange(count) < count - lacks[:, None]  # dynamic scaling goes by the length of the input
+    real = torch.arange(count) < count - lacks[:, None]  # dynamic scaling depends on the length of the input
     table = table.masked_fill(~real, 0 if pad is None else pad)
     if c.embed.eos_id is not None:
         table[torch.arange(rows), real.sum(-1) - 1] = c.embed.eos_id
@@ -127,7 +126,7 @@ def probe_ids(
 
 
 def probe_sentence(tokenizer: Any, vocab: int) -> list[int]:
-    """The sentence in ids; none where the tokenizer cannot say it."""
+    """The probe sentence in ids; empty if the tokenizer cannot encode it."""
     try:
         return [] if tokenizer is None else [id for id in tokenizer.encode(SENTENCE) if id < vocab]
     except config.DataError:
@@ -135,7 +134,7 @@ def probe_sentence(tokenizer: Any, vocab: int) -> list[int]:
 
 
 def pad_token_id(reference: Any) -> int | None:
-    """Their id of what is not there."""
+    """The padding id of the reference."""
     said = getattr(reference.config, "text_config", reference.config)
     pad = getattr(said, "pad_token_id", None)
     return pad if isinstance(pad, int) and pad >= 0 else None
@@ -146,7 +145,7 @@ def reads_last_token(c: config.Transformer) -> bool:
 
 
 def max_probe_tokens(ours: Any, c: config.Transformer) -> int:
-    """As many tokens as the model has places for; where it reads another text, a few are left over for that."""
+    """The model's number of positions; for an encoder-decoder less LONGER, for the longer source."""
     reads = c.encoder is not None and not isinstance(c.encoder.embed, config.AudioEmbedding)
     stacks = [c.trunk, c.encoder.trunk] if reads and c.encoder is not None else [c.trunk]
     places = [stack.position for stack in stacks if isinstance(stack, config.Trunk)]
@@ -161,8 +160,8 @@ def probe_pixels(c: Any, chance: torch.Generator) -> Tensor:  # (B, channels, ro
 
 
 def probe_audio(c: config.AudioEmbedding, chance: torch.Generator) -> Tensor:  # (B, mels, windows)
-    """A spectrogram of noise, as long as can be."""
-    assert isinstance(c.features, config.ConvSpectrogram)  # the families that hear do so
+    """A spectrogram of noise, of the maximum length."""
+    assert isinstance(c.features, config.ConvSpectrogram)  # true of all audio families
     return torch.randn(ROWS, c.features.n_mels, c.features.windows(c.limit), generator=chance)
 
 
@@ -171,7 +170,7 @@ def forward_parameters(reference: Any) -> Any:
 
 
 def probe_to_device(probe: ProbeInput, device: torch.device, dtype: torch.dtype) -> ProbeInput:
-    """On the models' device, and numbers in their type."""
+    """The probe on the models' device, floating-point tensors in their dtype."""
 
     def put(x: Any) -> Any:
         if isinstance(x, dict):
@@ -182,11 +181,11 @@ def probe_to_device(probe: ProbeInput, device: torch.device, dtype: torch.dtype)
                     tuple(put(x) for x in probe.reals))  # fmt: skip
 
 
-# ---------------------------------------------------------------- on its way to another process
+# ---------------------------------------------------------------- transfer to another process
 
 
 def flatten_probe(probe: ProbeInput, side: str) -> dict[str, Tensor]:
-    """What one side is given, as a flat table: places by number, what stands inside a place behind a dot."""
+    """The inputs of one side as a flat dict: positional ones by number, nested ones after a dot."""
     if side == "theirs":
         return dict(probe.theirs)
     table = dict(probe.named)
@@ -197,7 +196,7 @@ def flatten_probe(probe: ProbeInput, side: str) -> dict[str, Tensor]:
 
 
 def unflatten_probe(table: dict[str, Tensor]) -> tuple[list[Any], dict[str, Tensor]]:
-    """The same again: in order, and by name."""
+    """The inverse: positional inputs, and named ones."""
     named = {name: x for name, x in table.items() if not name[0].isdigit()}
     places: dict[str, Any] = {}
     for name, x in sorted(table.items()):
@@ -209,7 +208,7 @@ def unflatten_probe(table: dict[str, Tensor]) -> tuple[list[Any], dict[str, Tens
     return list(places.values()), named
 
 
-# What a class of theirs answers with, by the first of the names that it has.
+# The output fields of the reference: the first entry with a field that is present.
 ANSWERS = (
     ("prediction_logits", "seq_relationship_logits", "sop_logits"), ("start_logits", "end_logits"),
     ("logits_per_image",), ("logits",), ("text_embeds",), ("image_embeds",), ("last_hidden_state", "pooler_output"),
@@ -231,7 +230,7 @@ def transformers_version() -> str:
 
 
 def reference_class(found: ModelFolder) -> Any:
-    """Their class for what is in a folder."""
+    """The class of `transformers` for the model in a folder."""
     name = found.architecture
     if found.path.is_file():
         raise DataError(f"{found.path}: one file, and folders are compared; `regard convert {found.path} FOLDER` makes "
@@ -251,7 +250,7 @@ def reference_class(found: ModelFolder) -> Any:
 
 
 def load_reference(found: ModelFolder, dtype: torch.dtype, device: torch.device | str = "cpu") -> Any:
-    """Their model in a folder, with no code from anywhere else. What it has and the files have not is told."""
+    """Load the reference from a folder, without remote code. Weights missing in the files raise a warning."""
     kind = reference_class(found)
     try:
         with mute_transformers():
@@ -268,7 +267,7 @@ def load_reference(found: ModelFolder, dtype: torch.dtype, device: torch.device 
 
 
 def reference_outputs(reference: Any, probe: ProbeInput) -> list[Tensor]:
-    """What theirs says, tensor by tensor, in the shapes of ours."""
+    """The outputs of the reference, tensor by tensor, in the shapes of ours."""
     with mute_transformers():
         told = reference(**probe.theirs)
     names = next(names for names in ANSWERS if getattr(told, names[0], None) is not None)
@@ -278,7 +277,7 @@ def reference_outputs(reference: Any, probe: ProbeInput) -> list[Tensor]:
 
 @contextmanager
 def mute_transformers() -> Iterator[None]:
-    """Their warnings are about them."""
+    """Silence the warnings of `transformers`."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

@@ -1,4 +1,4 @@
-"""Models that other libraries have a class for: a table of families, each a small file that enters itself."""
+"""Model families of `transformers`: a registry with a small file for each, which registers itself."""
 
 from regard.hub.families import (
     albert,

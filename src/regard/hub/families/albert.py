@@ -1,4 +1,4 @@
-"""ALBERT (Lan et al. 2020): BERT with narrow embeddings and one layer that is used again and again."""
+"""ALBERT (Lan et al. 2020): BERT with narrow embeddings and one layer shared by the whole depth."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ def from_hf(hf: HFConfig, head: config.Head) -> config.Transformer:
 
 
 def pretraining_head(hf: HFConfig) -> config.Head:
-    """Words, and which of two sentences was the first."""
+    """Masked LM and sentence order prediction."""
     return config.PretrainingHead(lm=tied_mlm_head(hf), pooling=classification_head(hf))
 
 

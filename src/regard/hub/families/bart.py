@@ -1,7 +1,7 @@
-"""BART (Lewis et al. 2020): an encoder-decoder as the original, with learned positions and a norm on embeddings.
+"""BART (Lewis et al. 2020): the original encoder-decoder, with learned positions and a norm on embeddings.
 
-A sequence is classified by the decoder's last vector: it reads the source once more, one position later, as
-`model(target, source=source)`, where the target is the source behind the start token and without its end.
+A sequence is classified by the decoder's last vector: the decoder reads the source shifted by one position, as
+`model(target, source=source)`, where the target is the start token and the source without its last token.
 """
 
 from dataclasses import replace
@@ -14,7 +14,7 @@ from regard.hub.families.hf_config import HFConfig, body_without_head, labels_to
 from regard.hub.families.hf_config import num_labels as labels
 from regard.hub.families.registry import Family, register_family
 
-OFFSET = 2  # places begin there, as they did where padding had a place of its own
+OFFSET = 2  # positions begin at 2: padding once had a position of its own
 
 
 def bart_to_hf(c: config.Transformer, context: int | None) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def bart_from_hf(hf: HFConfig, head: config.Head, norm_placement: str = "post") 
     position = config.LearnedPosition(length=hf.get_int("max_position_embeddings", 1024), offset=OFFSET)
     around: dict[str, Any] = {"position": position, "norm_placement": norm_placement, "embed_norm": True}
     embed = embedding_from_hf(hf)
-    if isinstance(head, config.PoolingHead):  # theirs looks for the end of a source, and it is the last word of both
+    if isinstance(head, config.PoolingHead):  # `transformers` pools at the end token, which is the last token of both
         embed = replace(embed, eos_id=eos_id(hf))
     return config.Transformer(
         embed=embed,
@@ -53,7 +53,7 @@ def lm_head(hf: HFConfig) -> config.Head:
 
 
 def bart_classification_head(hf: HFConfig, usual: int = 3) -> config.Head:
-    """Three labels unless said: entailed, contradicted, neither."""
+    """Three labels by default: entailment, contradiction, neutral."""
     many = labels(hf) if hf.get("id2label") or hf.get("num_labels") else usual
     return config.PoolingHead(pooling="last", dense=True, out=many)
 

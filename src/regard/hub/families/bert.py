@@ -25,7 +25,7 @@ def from_hf(hf: HFConfig, head: config.Head) -> config.Transformer:
 
 
 def next_sentence_head(hf: HFConfig) -> config.PoolingHead:
-    """Whether the second sentence comes after the first."""
+    """Next sentence prediction: does the second sentence follow the first?"""
     return config.PoolingHead(dense=True, out=2)
 
 

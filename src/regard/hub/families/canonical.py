@@ -1,4 +1,4 @@
-"""Canonical configs: two configs that build the same function have one canonical form, and are equal in it."""
+"""Canonical configs: two configs that build the same function have the same canonical form."""
 
 import math
 from collections.abc import Sequence
@@ -19,10 +19,9 @@ def canonicalize(c: config.Model) -> config.Model: ...
 
 
 def canonicalize(c: config.Model) -> config.Model:
-    """The same function from ids to logits, spelt in one way.
+    """The canonical form of a config: one spelling for the same function from ids to logits.
 
-    Left out are what changes training only (beginnings, dropout), how numbers are held, which ids are padding, and how
-    the bytes of an image become numbers.
+    It drops settings of training (initialisation, dropout), of precision, of padding ids, and of image preprocessing.
     """
     if isinstance(c, config.DualEncoder):
         plain = config.DualEncoder(towers=c.towers)
@@ -44,7 +43,7 @@ def canonicalize(c: config.Model) -> config.Model:
 
 
 def canonical_head(c: Any, usual: str) -> Any:
-    """An activation is said where it is another than the trunk's, and where there is a layer that has one."""
+    """Set the activation only where a layer has one and it differs from the trunk's."""
     if isinstance(c, config.PretrainingHead):
         return replace(c, lm=canonical_head(c.lm, usual), pooling=canonical_head(c.pooling, usual))
     if isinstance(c, config.LMHead):
@@ -55,7 +54,7 @@ def canonical_head(c: Any, usual: str) -> Any:
 
 
 def canonical_front_end(c: Any, ends: bool = False) -> Any:
-    """`ends` where a head asks for the token that ends the text."""
+    """`ends`: True where the head pools at the end token."""
     if type(c) is config.TextEmbedding:
         return replace(c, pad_id=None, eos_id=c.eos_id if ends else None, eos_is_max_id=c.eos_is_max_id and ends)
     if isinstance(c, config.PatchEmbedding):
@@ -74,13 +73,13 @@ def canonical_front_end(c: Any, ends: bool = False) -> Any:
 
 
 def block_trunk(c: config.Transformer) -> config.Trunk:
-    """The trunk of a model that could be of a family at all."""
+    """The trunk of a model in a family, which is never recurrent."""
     assert isinstance(c.trunk, config.Trunk)
     return c.trunk
 
 
 def max_length(trunk: config.Trunk, context: int | None, usual: int) -> int:
-    """The longest text: by the table of places, or by what it was trained on."""
+    """The longest text: by the table of learned positions, or by the training length."""
     known = trunk.position.length if isinstance(trunk.position, config.LearnedPosition) else context
     return known if isinstance(known, int) else usual
 
@@ -102,7 +101,7 @@ def canonical_trunk(c: config.Trunk) -> config.Trunk:
 
 
 def shortest_tile(masks: Sequence[str]) -> str | tuple[str, ...]:
-    """Masks named layer by layer as the shortest tile: a b a b a is (a, b)."""
+    """The masks of all layers as their shortest repeating unit: a b a b a is (a, b)."""
     for size in range(1, len(masks)):
         if all(each == masks[place % size] for place, each in enumerate(masks)):
             return masks[0] if size == 1 else tuple(masks[:size])
@@ -110,7 +109,7 @@ def shortest_tile(masks: Sequence[str]) -> str | tuple[str, ...]:
 
 
 def canonical_cross_attention(trunk: config.Trunk) -> config.Attention | None:
-    """Heads across, where they are others than those that look around."""
+    """The config of cross-attention, where it differs from that of self-attention."""
     if trunk.cross == "none" or trunk.cross_attention is None:
         return None
     mine, others = canonical_attention(trunk, trunk.attention), canonical_attention(trunk, trunk.cross_attention)
@@ -141,11 +140,11 @@ def canonical_attention(trunk: config.Trunk, c: config.Attention) -> config.Atte
 
 
 def canonical_norm(c: config.Norm) -> config.Norm:
-    """An rms norm has no bias, whatever is said."""
+    """An RMS norm has no bias, whatever the setting."""
     return replace(c, bias=c.bias and c.kind == "layer", offset=c.offset if c.gain else 0.0)
 
 
-# What each scaling of the rotary angles goes by.
+# The settings that each RoPE scaling uses.
 USED = {
     "none": (),
     "linear": ("factor",),

@@ -1,6 +1,6 @@
-"""CLIP (Radford et al. 2021): an image tower and a text tower, compared; and each of the two by itself.
+"""CLIP (Radford et al. 2021): an image tower and a text tower; and each of the two alone.
 
-Both are pre-norm with learned positions. The text is read causally, and the vector of its end token stands for it.
+Both are pre-norm with learned positions. The text tower is causal, and pools at the end token.
 """
 
 import math
@@ -16,7 +16,7 @@ PROJECTION = 512
 COLOURS: dict[str, Any] = {
     "mean": (0.48145466, 0.4578275, 0.40821073), "std": (0.26862954, 0.26130258, 0.27577711),
 }  # fmt: skip
-HIGHEST = 2  # the end token of early configs: no id at all, but wherever the highest id of a text stands
+HIGHEST = 2  # the end token of early configs: not an id, but the position of the highest id of a text
 
 
 # ---------------------------------------------------------------- both towers
@@ -40,7 +40,7 @@ def to_hf(c: config.DualEncoder, context: int | None) -> dict[str, Any]:
 
 
 def from_hf(hf: HFConfig, head: config.Head) -> config.DualEncoder:
-    """`head` is what both towers have, but for where the vector is taken from."""
+    """`head` is that of both towers, except for the pooling."""
     scale = math.exp(hf.get_float("logit_scale_init_value", 2.6592))
     assert isinstance(head, config.PoolingHead)
     sees = vision_from_hf(tower_config(hf, "vision_config"), head)
@@ -53,7 +53,7 @@ def from_hf(hf: HFConfig, head: config.Head) -> config.DualEncoder:
 
 
 def tower_config(hf: HFConfig, key: str) -> HFConfig:
-    """The table of a tower; what an early version called text_config_dict has the last word where it is there."""
+    """The config of a tower; text_config_dict of early versions wins where it is present."""
     return hf.table(f"{key}_dict" if hf.get(f"{key}_dict") else key)
 
 
@@ -62,11 +62,11 @@ def projection_head(hf: HFConfig) -> config.Head:
 
 
 def projection_width(c: config.Transformer) -> int:
-    """What the vectors are mapped to."""
+    """The width of the projection of both towers."""
     return getattr(c.head, "out", None) or PROJECTION
 
 
-# ---------------------------------------------------------------- the one that sees
+# ---------------------------------------------------------------- the image tower
 
 
 def vision_to_hf(c: config.Transformer, context: int | None) -> dict[str, Any]:
@@ -89,11 +89,11 @@ def vision_from_hf(hf: HFConfig, head: config.Head) -> config.Transformer:
 
 
 def cls_head(hf: HFConfig) -> config.Head:
-    """The first token's vector alone: the others go through no norm there, and come out of `looking` as they are."""
+    """The first token's vector; the others get no norm there, and `looking` shows them so."""
     return config.PoolingHead()
 
 
-# ---------------------------------------------------------------- the one that reads
+# ---------------------------------------------------------------- the text tower
 
 
 def text_to_hf(c: config.Transformer, context: int | None) -> dict[str, Any]:
@@ -120,7 +120,7 @@ def text_from_hf(hf: HFConfig, head: config.Head) -> config.Transformer:
 
 
 def eos_head(hf: HFConfig) -> config.Head:
-    """Every token's vector, and that of the end token for the whole."""
+    """The vectors of all tokens, and that of the end token as the pooled one."""
     return config.PretrainingHead(lm=config.NoHead(), pooling=config.PoolingHead(pooling="eos"))
 
 
@@ -128,7 +128,7 @@ def eos_projection_head(hf: HFConfig) -> config.Head:
     return config.PoolingHead(pooling="eos", out=hf.get_int("projection_dim", PROJECTION), bias=False)
 
 
-# ---------------------------------------------------------------- what both have
+# ---------------------------------------------------------------- shared by both
 
 
 def trunk_to_hf(c: config.Transformer) -> dict[str, Any]:
@@ -146,7 +146,7 @@ def trunk_to_hf(c: config.Transformer) -> dict[str, Any]:
 
 
 def trunk_from_hf(hf: HFConfig, usual: tuple[int, int, int], **more: Any) -> config.Trunk:
-    """`usual` are width, hidden and heads where they are not said."""
+    """`usual` are the defaults of width, hidden width and heads."""
     dim, hidden, heads = usual
     return config.Trunk(
         dim=hf.get_int("hidden_size", dim),

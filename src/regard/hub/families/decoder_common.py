@@ -1,4 +1,4 @@
-"""Shared by decoders: the heads they are fine-tuned with, and the sliding window of each layer."""
+"""Shared by decoder families: the heads for fine-tuning, and the sliding window of each layer."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -8,19 +8,19 @@ from regard import config
 from regard.core.masks import And, Causal, Window, mask
 from regard.hub.families.hf_config import HFConfig, body_without_head, num_labels
 
-DEEPEST = 4096  # layers; what each of them sees is said one by one
+DEEPEST = 4096  # layers; some configs list the attention type of each
 
 
 # ---------------------------------------------------------------- heads
 
 
 def causal_lm_head(hf: HFConfig, tied: bool) -> config.Head:
-    """What comes next; `tied` unless they say something else."""
+    """The LM head; `tied` is the default of the family."""
     return config.LMHead(tied=hf.get_bool("tie_word_embeddings", tied))
 
 
 def sequence_head(hf: HFConfig) -> config.Head:
-    """A class for the whole text, by its last token: the only one that has seen all the others."""
+    """Sequence classification by the last token, the only one that attends to all others."""
     return config.PoolingHead(pooling="last", out=num_labels(hf), bias=False)
 
 
@@ -29,7 +29,7 @@ def token_head(hf: HFConfig) -> config.Head:
 
 
 def qa_head(hf: HFConfig) -> config.Head:
-    """How well an answer begins and ends at each token."""
+    """Start and end logits of an answer at each token."""
     return config.TokenHead(out=2)
 
 
@@ -40,7 +40,8 @@ OTHERS = {SEQUENCE_CLASS: sequence_head, TOKEN_CLASS: token_head, QA_CLASS: qa_h
 def decoder_classes(
     name: str, tied: bool, *others: str, speaks: str = "ForCausalLM"
 ) -> dict[str, Callable[[HFConfig], config.Head]]:
-    """Their classes of a decoder and the head of each: the one that `speaks`, the body, and these others."""
+    """The classes of a decoder in `transformers`, each with its head: the LM named by `speaks`, the body, and the
+    others."""
     heads: dict[str, Callable[[HFConfig], config.Head]] = {
         speaks: partial(causal_lm_head, tied=tied),
         "Model": body_without_head,
@@ -49,7 +50,7 @@ def decoder_classes(
 
 
 def decoder_embedding(hf: HFConfig, head: config.Head) -> config.TextEmbedding:
-    """The front end. A head on the last token must know padding, even where no attention mask is given."""
+    """The text embedding. A head on the last token needs the padding id even without an attention mask."""
     vocab, pad = hf.get_int("vocab_size"), hf.get("pad_token_id")
     known = isinstance(head, config.PoolingHead) and type(pad) is int and 0 <= pad < vocab
     return config.TextEmbedding(vocab=vocab, pad_id=pad if known else None)
@@ -63,12 +64,12 @@ def is_tied(c: config.Transformer) -> bool:
 
 
 def layer_mask(window: int | None) -> str:
-    """The mask of a layer that sees `window` tokens, itself among them; all before it where that is None."""
+    """The mask of a layer that attends to `window` tokens, itself included; full causal for None."""
     return "causal" if window is None else f"causal & window({window - 1})"
 
 
 def layer_windows(trunk: config.Trunk) -> list[int | None]:
-    """How many tokens each layer sees; a mask that is no such window is said as none, which is heard as another."""
+    """The window of each layer; None for any other mask, for which the round trip of the config then differs."""
     seen = [window_of_mask(text) for text in trunk.masks]
     return [seen[layer % len(seen)] for layer in range(trunk.depth)]
 
@@ -88,7 +89,7 @@ def layer_count(hf: HFConfig, key: str) -> int:
 
 
 def check_layer_types(hf: HFConfig, key: str, found: Any, known: Sequence[str], depth: int) -> list[str]:
-    """A list with one of the known words for each layer."""
+    """Check that a list has one of the known types for each layer."""
     words = found if isinstance(found, list) else []
     if strange := [str(each)[:40] for each in words if each not in known]:
         raise hf.error(key, f"{strange[0]!r} is not known; expected {' or '.join(known)}")

@@ -10,7 +10,7 @@ from regard.hub.families.vit import vit_classification_head, vit_pooler_head, vi
 
 
 def from_hf(hf: HFConfig, head: config.Head) -> config.Transformer:
-    """Of an image the middle is seen, 224 pixels of 256."""
+    """Images are cropped to their centre, 224 of 256 pixels."""
     c = vit.vit_from_hf(hf, head, cls=2)
     assert isinstance(c.embed, config.PatchEmbedding)
     frame = config.ImageResize(mode="stretch", size_before_crop=c.embed.image_size * 256 // 224, resample="bicubic")
@@ -18,7 +18,7 @@ def from_hf(hf: HFConfig, head: config.Head) -> config.Transformer:
 
 
 def distilled_head(hf: HFConfig) -> config.Head:
-    """Each of the learned tokens answers through a map of its own, and the answer is their mean."""
+    """One classifier for each learned token; their logits are averaged."""
     return config.PoolingHead(out=num_labels(hf), classifiers=2)
 
 

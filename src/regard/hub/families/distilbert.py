@@ -35,7 +35,7 @@ def to_hf(c: config.Transformer, context: int | None) -> dict[str, Any]:
 
 
 def from_hf(hf: HFConfig, head: config.Head) -> config.Transformer:
-    """Sinusoidal places (`sinusoidal_pos_embds`) are stored as trained ones are, and read as these."""
+    """Sinusoidal positions (`sinusoidal_pos_embds`) are stored as learned ones, and loaded as such."""
     rate = hf.get_float("dropout", 0.1)
     trunk = config.Trunk(
         dim=hf.get_int("dim"),

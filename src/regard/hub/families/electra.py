@@ -20,7 +20,7 @@ from regard.hub.families.registry import Family, register_family
 
 def to_hf(c: config.Transformer, context: int | None) -> dict[str, Any]:
     trunk, said = block_trunk(c), encoder_to_hf(c)
-    if isinstance(c.head, config.TokenHead) and c.head.dense:  # a yes or no for every token is no label
+    if isinstance(c.head, config.TokenHead) and c.head.dense:  # the discriminator's output is no label
         said = {key: value for key, value in said.items() if key not in ("id2label", "label2id")}
     return said | {"embedding_size": trunk.embed_dim or trunk.dim}
 
@@ -30,7 +30,7 @@ def from_hf(hf: HFConfig, head: config.Head) -> config.Transformer:
 
 
 def discriminator_head(hf: HFConfig) -> config.Head:
-    """One number for every token: whether another stood there."""
+    """One logit a token: was it replaced?"""
     return config.TokenHead(out=1, dense=True, activation=hf.get_str("hidden_act", HF_ACTIVATIONS, "gelu"))
 
 

@@ -1,4 +1,4 @@
-"""Shared by BERT and its relatives: post-norm, a norm after the embeddings, learned positions; and their heads."""
+"""Shared by BERT and related families: post-norm, a norm after the embeddings, learned positions; and their heads."""
 
 from dataclasses import replace
 from typing import Any
@@ -10,7 +10,7 @@ from regard.hub.families.hf_config import HF_ACTIVATIONS, HFConfig, hf_word, lab
 
 def encoder_to_hf(c: config.Transformer) -> dict[str, Any]:
     trunk, head = block_trunk(c), c.head
-    assert isinstance(c.embed, config.TextEmbedding)  # another front end is no encoder of text
+    assert isinstance(c.embed, config.TextEmbedding)  # the family's front end
     length, offset = positions_to_hf(trunk.position)
     return {
         "vocab_size": c.embed.vocab,
@@ -25,24 +25,24 @@ def encoder_to_hf(c: config.Transformer) -> dict[str, Any]:
         "type_vocab_size": c.embed.segments,
         "layer_norm_eps": trunk.norm.eps,
         "tie_word_embeddings": is_tied_head(head),
-        **({"add_pooling_layer": False} if isinstance(head, config.NoHead) else {}),  # for as long as it is heard back
+        **({"add_pooling_layer": False} if isinstance(head, config.NoHead) else {}),  # for the round trip; not written
         **labels_to_hf(head.pooling if isinstance(head, config.PretrainingHead) else head),
     }
 
 
 def positions_to_hf(c: config.Position) -> tuple[int, int]:
-    """How many learned places in a line, and how many before the first; a line is all that they have."""
+    """The number of learned positions and the offset of the first; these families have one dimension only."""
     return (c.length, c.offset) if isinstance(c, config.LearnedPosition) and isinstance(c.length, int) else (512, 0)
 
 
 def is_tied_head(c: config.Head) -> bool:
-    """Whether words go out by the table they come in by; without such a head yet, one that is added would be tied."""
+    """Whether the LM head is tied to the embedding; True without an LM head, since a new one would be tied."""
     words = c.lm if isinstance(c, config.PretrainingHead) else c
     return words.tied if isinstance(words, config.LMHead) else True
 
 
 def encoder_from_hf(hf: HFConfig, head: config.Head, offset: int = 0, **trunk: Any) -> config.Transformer:
-    """`offset` places come before the first; `trunk` is what else a family has."""
+    """`offset` positions come before the first; `trunk` has further settings of the family."""
     hf.require("is_decoder", False)
     hf.require("add_cross_attention", False)
     hf.require("position_embedding_type", "absolute")
@@ -73,41 +73,41 @@ def encoder_from_hf(hf: HFConfig, head: config.Head, offset: int = 0, **trunk: A
 
 
 def body_head(hf: HFConfig) -> config.Head:
-    """Every token's vector, and one for the whole where there is a pooler: what classes called Model answer."""
+    """The head of the body class: the vectors of all tokens, and a pooled one where there is a pooler."""
     if not hf.get_bool("add_pooling_layer", True):
         return config.NoHead()
     return config.PretrainingHead(lm=config.NoHead(), pooling=config.PoolingHead(dense=True))
 
 
 def mlm_head(hf: HFConfig) -> config.LMHead:
-    """Logits over the vocabulary, after a layer with the activation and the norm that the others have."""
+    """The masked LM head: a dense layer with the trunk's activation and a norm, then logits over the vocabulary."""
     return config.LMHead(transform=True, bias=True, tied=hf.get_bool("tie_word_embeddings", True))
 
 
 def tied_mlm_head(hf: HFConfig) -> config.LMHead:
-    """Untied ones are refused where `transformers` would store two biases, one of them of no use."""
+    """The masked LM head, always tied: `transformers` would store two biases for an untied one, one of them unused."""
     hf.require("tie_word_embeddings", True)
     return mlm_head(hf)
 
 
 def with_gelu_head(hf: HFConfig, head: config.LMHead) -> config.LMHead:
-    """Gelu in the layer of a head, whatever the others have."""
+    """The head with GELU in its dense layer, whatever the trunk's activation."""
     same = hf.get_str("hidden_act", HF_ACTIVATIONS, "gelu") == "gelu"
     return head if same else replace(head, activation="gelu")
 
 
 def classification_head(hf: HFConfig) -> config.PoolingHead:
-    """One of several classes for the whole, through the pooler or a layer like it."""
+    """Sequence classification through the pooler or a layer like it."""
     return config.PoolingHead(dense=True, out=num_labels(hf))
 
 
 def token_classification_head(hf: HFConfig) -> config.Head:
-    """One of several classes for every token."""
+    """Token classification."""
     return config.TokenHead(out=num_labels(hf))
 
 
 def encoder_qa_head(hf: HFConfig) -> config.Head:
-    """How well an answer begins and ends at every token."""
+    """Start and end logits of an answer at every token."""
     if num_labels(hf) != 2:
         raise hf.error("id2label", "expected two labels: an answer has a first and a last token")
     return config.TokenHead(out=2)

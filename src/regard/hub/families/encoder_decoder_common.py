@@ -1,9 +1,9 @@
-"""Shared by encoder-decoders: two stacks of layers, and the same config keys with a prefix for each side.
+"""Shared by encoder-decoder families: two trunks, and the same config keys with a prefix for each side.
 
     encoder_layers, encoder_attention_heads, encoder_ffn_dim
     decoder_layers, decoder_attention_heads, decoder_ffn_dim
 
-BART, mBART, Marian and Whisper have these keys, and differ in where norms stand and in their positions.
+BART, mBART, Marian and Whisper have these keys, and differ in norm placement and positions.
 """
 
 import math
@@ -15,7 +15,7 @@ from regard.hub.families.hf_config import HF_ACTIVATIONS, HFConfig, hf_word
 
 
 def both_trunks(c: config.Transformer) -> tuple[config.Trunk, config.Trunk]:
-    """The trunk that reads and the trunk that writes."""
+    """The trunks of the encoder and the decoder."""
     if c.encoder is None:
         raise ValueError("encoder is none, where an encoder-decoder has one")
     if not isinstance(c.encoder.trunk, config.Trunk):
@@ -42,7 +42,7 @@ def trunks_to_hf(c: config.Transformer) -> dict[str, Any]:
 
 
 def trunk_from_hf(hf: HFConfig, side: str, **more: Any) -> config.Trunk:
-    """One of both trunks; `more` is what the family alone knows."""
+    """The trunk of one side; `more` has further settings of the family."""
     rate, bias = hf.get_float("dropout", 0.1), more.pop("bias", config.Attention().bias)
     across: dict[str, Any] = {"mask": "causal", "cross": "last"} if side == "decoder" else {}
     return config.Trunk(

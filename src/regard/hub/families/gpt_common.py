@@ -23,7 +23,7 @@ def gpt_to_hf(c: config.Transformer, length: int) -> dict[str, Any]:
 
 
 def gpt_from_hf(hf: HFConfig, mlp: config.MLP, **trunk: Any) -> config.Trunk:
-    """`trunk` is what else a family has."""
+    """`trunk` has further settings of the family."""
     return config.Trunk(
         dim=hf.get_int("n_embd"),
         depth=hf.get_int("n_layer"),
@@ -40,7 +40,7 @@ def gpt_from_hf(hf: HFConfig, mlp: config.MLP, **trunk: Any) -> config.Trunk:
     )
 
 
-# ---------------------------------------------------------------- the later two
+# ---------------------------------------------------------------- GPT-2 and ImageGPT
 
 
 def mlp_to_hf(c: config.Transformer) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def mlp_to_hf(c: config.Transformer) -> dict[str, Any]:
 
 
 def mlp_from_hf(hf: HFConfig, usual: str) -> config.MLP:
-    """Their feed-forward layer; and nothing that changes how they look."""
+    """The MLP; refuses settings that change the attention."""
     hf.require("scale_attn_weights", True)
     hf.require("scale_attn_by_inverse_layer_idx", False)
     hf.require("add_cross_attention", False)

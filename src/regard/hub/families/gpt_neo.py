@@ -1,4 +1,4 @@
-"""GPT-Neo (Black et al. 2021): GPT-2 whose layers attend globally and locally in turn; no scale, no bias of q, k, v."""
+"""GPT-Neo (Black et al. 2021): GPT-2 with global and local attention in turn; no scale, no bias of q, k, v."""
 
 from typing import Any
 
@@ -66,7 +66,7 @@ def from_hf(hf: HFConfig, head: config.Head) -> config.Transformer:
 
 
 def layer_types(hf: HFConfig) -> list[str]:
-    """[[["global", "local"], 12]] is twelve times both."""
+    """Expand attention_types: [[["global", "local"], 12]] is both, twelve times."""
     depth, found = decoder_common.layer_count(hf, "num_layers"), list[str]()
     said = hf.get("attention_types", [[[FAR, NEAR], 12]])
     for each in said if isinstance(said, list) else [said]:

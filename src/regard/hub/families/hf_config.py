@@ -1,4 +1,4 @@
-"""HFConfig: a Hugging Face config.json, read key by key; a bad value is one sentence that names the key."""
+"""HFConfig: a Hugging Face config.json, read key by key; an error names the key in one sentence."""
 
 import json
 import sys
@@ -11,7 +11,7 @@ from regard.config.errors import DataError, did_you_mean
 
 MAX_INT = 2**31 - 1
 
-# Their names of an activation and ours; the first of several is the one that we write.
+# Activations: the name in `transformers` and ours; the first of several is written.
 HF_ACTIVATIONS = {
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
@@ -26,7 +26,7 @@ HF_ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
 }
-# Weights of half precision are read into fp32, which holds each of them exactly.
+# fp16 weights are loaded into fp32, which holds each of them exactly.
 HF_DTYPES = {"float32": "fp32", "float16": "fp32", "float64": "fp32", "bfloat16": "bf16"}
 
 
@@ -36,7 +36,7 @@ def hf_word(ours: str, table: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True)
 class HFConfig:
-    """A table of their settings, and where it stands; null is the same as nothing said."""
+    """The settings of a config.json, with its path; null is the same as absent."""
 
     said: Mapping[str, Any]
     path: str = "config.json"
@@ -46,12 +46,12 @@ class HFConfig:
         return default if value is None else value
 
     def default(self, **defaults: Any) -> "HFConfig":
-        """The same, with what goes without saying in a family."""
+        """The same config with the defaults of a family."""
         return HFConfig(defaults | {key: value for key, value in self.said.items() if value is not None}, self.path)
 
     def error(self, key: str, expected: str) -> DataError:
         value = self.get(key)
-        value = value[:40] if isinstance(value, list | str) else value  # a file may hold millions of them
+        value = value[:40] if isinstance(value, list | str) else value  # a file may contain millions of elements
         found = "is missing" if value is None else f"is {json.dumps(value)[:80]}"
         return DataError(f"{self.path}: {key} {found}; {expected}")
 
@@ -63,7 +63,7 @@ class HFConfig:
 
     def get_float(self, key: str, default: float | None = None) -> float:
         value = self.get(key, default)
-        if type(value) not in (int, float) or not abs(value) <= sys.float_info.max:  # 1e309 in whole digits is none
+        if type(value) not in (int, float) or not abs(value) <= sys.float_info.max:  # an int like 10**309 has no float
             raise self.error(key, "expected a number")
         return float(value)
 
@@ -74,7 +74,7 @@ class HFConfig:
         return value
 
     def get_str(self, key: str, table: Mapping[str, str], default: str | None = None) -> str:
-        """Our word for theirs."""
+        """Our name for the value, by the table."""
         value = self.get(key, default)
         if not isinstance(value, str) or value not in table:
             near = did_you_mean(str(value), table).removeprefix(";").strip()
@@ -90,14 +90,14 @@ class HFConfig:
         return tuple(float(one) for one in value)
 
     def table(self, key: str) -> "HFConfig":
-        """The table under a key; empty if there is none."""
+        """The object under a key; empty if there is none."""
         value = self.get(key, {})
         if not isinstance(value, dict):
             raise self.error(key, "expected a table")
         return HFConfig(value, f"{self.path}: {key}")
 
     def require(self, key: str, *allowed: Any) -> None:
-        """What we cannot say in another way must be as we say it; the first is what it is unless said."""
+        """Refuse any other value of a setting that is not supported here; the first value is the default."""
         if self.get(key, allowed[0]) not in allowed:
             raise self.error(key, f"models here can only have {json.dumps(allowed[0])}")
 
@@ -106,17 +106,17 @@ class HFConfig:
 
 
 def body_without_head(hf: HFConfig) -> config.Head:
-    """The body alone, as classes called Model have it."""
+    """The body alone, for classes called Model."""
     return config.NoHead()
 
 
 def num_labels(hf: HFConfig) -> int:
-    """How many classes their labels name; two unless said."""
+    """The number of labels; two by default."""
     return len(hf.table("id2label").said) or hf.get_int("num_labels", 2)
 
 
 def labels_to_hf(c: config.Head) -> dict[str, Any]:
-    """As many labels as a head has answers."""
+    """Generic labels for the outputs of a head."""
     many = getattr(c, "out", None)
     if many is None or not isinstance(c, config.PoolingHead | config.TokenHead):
         return {}

@@ -1,7 +1,7 @@
-"""ImageGPT (Chen et al. 2020): pixels as ids of a palette, predicted one after another; causal, pre-norm RMS.
+"""ImageGPT (Chen et al. 2020): an autoregressive model of pixels as palette ids; causal, pre-norm RMS.
 
-The palette stands beside the model, in preprocessor_config.json, and so does the shape of the images: config.json says
-how many pixels they have, which is taken for the squarest grid of so many.
+The palette and the shape of the images are in preprocessor_config.json; config.json has only the number of pixels, for
+which the squarest grid is the default.
 """
 
 import math
@@ -28,7 +28,7 @@ def from_hf(hf: HFConfig, head: config.Head) -> config.Transformer:
 
 
 def palette_size(hf: HFConfig) -> int:
-    """One word of theirs is the start token."""
+    """The number of colours: the vocabulary without the start token."""
     words = hf.get_int("vocab_size", 513)
     if words < 2:
         raise hf.error("vocab_size", "expected at least one colour and the start token")
@@ -36,13 +36,13 @@ def palette_size(hf: HFConfig) -> int:
 
 
 def squarest_grid(pixels: int) -> tuple[int, int]:
-    """Rows and columns that are as near to each other as so many pixels allow."""
+    """Rows and columns, as near to each other as the number of pixels allows."""
     rows = next(rows for rows in range(math.isqrt(pixels), 0, -1) if pixels % rows == 0)
     return rows, pixels // rows
 
 
 def pixel_lm_head(hf: HFConfig) -> config.Head:
-    """Logits over the colours; the start token is never said."""
+    """Logits over the colours; the start token is never predicted."""
     hf.require("tie_word_embeddings", False)
     return config.LMHead(tied=False, vocab=palette_size(hf))
 

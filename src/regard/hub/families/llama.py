@@ -1,6 +1,6 @@
 """Llama (Touvron et al. 2023): causal, pre-norm RMS, rotary positions, gated MLP, grouped-query attention.
 
-Its relatives differ in their windows, in biases and in norms on q and k: `llama_to_hf` and `llama_from_hf` are for all.
+Related families differ in sliding windows, biases and norms on q and k; all use `llama_to_hf` and `llama_from_hf`.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ from regard.hub.families.rope_config import rope_from_hf, rope_to_hf
 
 
 def llama_to_hf(c: config.Transformer, context: int | None) -> dict[str, Any]:
-    """What a Llama and each of its relatives says."""
+    """The config keys of Llama and related families."""
     trunk = block_trunk(c)
     rotary = trunk.position if isinstance(trunk.position, config.RotaryPosition) else config.RotaryPosition()
     return {
@@ -26,7 +26,7 @@ def llama_to_hf(c: config.Transformer, context: int | None) -> dict[str, Any]:
         "num_key_value_heads": trunk.attention.counts(0, trunk.dim)[1],
         "head_dim": trunk.head_width,
         "hidden_act": hf_word(trunk.mlp.activation, HF_ACTIVATIONS),
-        # dynamic scaling begins where their longest text ends
+        # dynamic scaling begins at max_position_embeddings
         "max_position_embeddings": rotary.original_length
         if rotary.scaling == "dynamic"
         else context or rotary.original_length,
@@ -42,7 +42,7 @@ def llama_from_hf(
     hf: HFConfig, head: config.Head, mask: str | tuple[str, ...] = "causal", bias: tuple[str, ...] = (),
     width: int | None = None, qk_norm: bool = False, mlp_bias: bool = False,
 ) -> config.Transformer:  # fmt: skip
-    """A Llama with this `mask` and these biases in its heads, which are `width` wide if nothing is said of it."""
+    """A Llama with this `mask` and these biases in attention; `width` is the default of head_dim."""
     dim, heads = hf.get_int("hidden_size"), hf.get_int("num_attention_heads")
     width = hf.get_int("head_dim", width or max(dim // heads, 1))
     if width % 2:
@@ -70,7 +70,7 @@ def llama_from_hf(
 
 
 def bias_from_hf(hf: HFConfig) -> tuple[str, ...]:
-    """All four maps of the heads have one, or none."""
+    """Biases of all four projections of attention, or none."""
     return config.Attention().bias if hf.get_bool("attention_bias", False) else ()
 
 

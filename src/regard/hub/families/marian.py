@@ -1,6 +1,6 @@
 """Marian (Junczys-Dowmunt et al. 2018): the original encoder-decoder with sinusoidal positions, used by OPUS-MT.
 
-Source and target share an embedding, or each has its own: then the rows of the class with /apart are meant.
+Source and target share an embedding, or each has its own: then the table rows of the class with /apart apply.
 """
 
 from typing import Any

@@ -25,7 +25,7 @@ def to_hf(c: config.Transformer, context: int | None) -> dict[str, Any]:
 
 def from_hf(hf: HFConfig, head: config.Head) -> config.Transformer:
     hf.require("layer_types", None)
-    # null is no window, and nothing said is the usual one
+    # null means no window, and an absent key the default window
     everything = "sliding_window" in hf.said and hf.get("sliding_window") is None
     return llama_from_hf(hf, head, layer_mask(None if everything else hf.get_int("sliding_window", WINDOW)))
 

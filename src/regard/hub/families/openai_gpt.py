@@ -9,7 +9,7 @@ from regard.hub.families.gpt_common import gpt_from_hf, gpt_to_hf, norm_eps_from
 from regard.hub.families.hf_config import HFConfig, hf_word, labels_to_hf
 from regard.hub.families.registry import Family, register_family
 
-AFN = {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}  # what it calls gelu is the one by tanh
+AFN = {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}  # its gelu is the tanh approximation
 
 
 def to_hf(c: config.Transformer, context: int | None) -> dict[str, Any]:

@@ -33,7 +33,7 @@ def windows_to_hf(c: config.Transformer) -> dict[str, Any]:
 
 
 def windows_from_hf(hf: HFConfig) -> str | tuple[str, ...]:
-    """The mask of each layer: by its type where that is said; else the first `max_window_layers` see everything."""
+    """The mask of each layer: by layer_types if present; else full attention in the first `max_window_layers`."""
     slides = hf.get_bool("use_sliding_window", False)
     depth = layer_count(hf, "num_hidden_layers")
     wide = hf.get_float("max_window_layers", 28)

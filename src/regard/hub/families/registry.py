@@ -1,9 +1,9 @@
-"""Model families: the registry, matching a config to a class of `transformers`, and why none fits.
+"""Model families: the registry, matching a config to a class of `transformers`, and the reasons for a mismatch.
 
-    config.Transformer ── to_hf ──►  their config.json ── from_hf ──►  the same config.Transformer
+    config.Transformer ── to_hf ──►  its config.json ──── from_hf ──►  the same config.Transformer
 
-A model is of a family when its config survives the round trip: a setting that comes back different has no key there,
-and is the reason why the model is not of it. A family's file enters itself with `register_family`.
+A model belongs to a family when its config survives the round trip: a setting that comes back different has no key in
+that family, and is the reason for the mismatch. A family's file registers itself with `register_family`.
 """
 
 import math
@@ -22,11 +22,11 @@ from regard.hub.families.hf_config import HF_DTYPES, HFConfig
 class Family:
     """A model family of transformers: `name` is its model_type, `heads` are its architectures with the head of each.
 
-    The most usual architecture comes first. `to_hf` writes a config, with the length it was trained on, as an HF
-    config; `from_hf` reads one, given the head; `length` is the key of its longest text. Tensor names of the body begin
-    with `prefix`, but for the architectures in `body_prefix`, which store the body alone. `map` is the name table,
-    unless it is called as the family is; `front_end` is the config class of its front end (DualEncoder: several models
-    side by side).
+    The most common architecture comes first. `to_hf` translates a config and its training length to an HF config;
+    `from_hf` translates back, given the head; `length` is the key of the maximum length. Tensor names of the body begin
+    with `prefix`, except in the architectures of `body_prefix`, which store the body alone. `map` is the name table, by
+    default that of the family's name; `front_end` is the config class of the front end (DualEncoder for several
+    towers).
     """
 
     name: str
@@ -45,7 +45,7 @@ class Family:
         return self.map or self.name
 
     def rows(self, architecture: str, c: config.Model) -> list[name_table.NameRow]:
-        """The name table of one class."""
+        """The name table of one architecture."""
         found = name_table.load_name_table(self.table, architecture, last_stage(c))
         if architecture not in self.body_prefix:
             return found
@@ -53,7 +53,7 @@ class Family:
 
 
 class FamilyClass(NamedTuple):
-    """A family, and which of its classes."""
+    """A family and one of its architectures."""
 
     family: Family
     architecture: str
@@ -67,32 +67,32 @@ def register_family(family: Family) -> None:
 
 
 def last_stage(c: config.Model) -> int:
-    """The number of the last stage of a model with several."""
+    """The index of the last stage of a model with stages."""
     return len(c.embed.trunks) if isinstance(c.embed, config.StageEmbedding) else 0
 
 
-# ---------------------------------------------------------------- ours, in their words
+# ---------------------------------------------------------------- from our config to a family
 
 
 def match_family(c: config.Model, wanted: str | None = None) -> FamilyClass | None:
-    """The family and the class that a model is of, if there is one; where several would do, one called as `wanted`."""
+    """The family and architecture of a model, if there is one; of several, the one whose name ends with `wanted`."""
     fit = [FamilyClass(family, name) for family in FAMILIES.values() for name in matching_classes(c, family)]
     return next((each for each in fit if wanted and each.architecture.endswith(wanted)), fit[0] if fit else None)
 
 
 def family_of(c: config.Model) -> Family | None:
-    """The family that the model belongs to, if there is one."""
+    """The family of a model, if there is one."""
     found = match_family(c)
     return found.family if found else None
 
 
 def explain_all(c: config.Model) -> dict[str, str]:
-    """For each family why the model is not of it; an empty reason means that it is."""
+    """For each family the reason for a mismatch; empty for a match."""
     return {name: explain_mismatch(c, family) for name, family in FAMILIES.items()}
 
 
 def explain_mismatch(c: config.Model, family: Family) -> str:
-    """Why no class of the family is this model; what more than the head differs is told first."""
+    """Why no architecture of the family matches the model; differences outside the head come first."""
     if wrong := explain_other_kind(c, family):
         return wrong
     if matching_classes(c, family):
@@ -118,7 +118,7 @@ def explain_other_kind(c: config.Model, family: Family) -> str:
 
 
 def matching_classes(c: config.Model, family: Family) -> list[str]:
-    """The classes of a family that a model is of. It is asked at every save, so nothing is told of the others."""
+    """The architectures of a family that match a model. Fast, since every save calls it: it gives no reasons."""
     if explain_other_kind(c, family):
         return []
     ours = canonicalize(c)
@@ -126,7 +126,7 @@ def matching_classes(c: config.Model, family: Family) -> list[str]:
 
 
 def round_trip_config(c: config.Model, family: Family, architecture: str) -> config.Model | str:
-    """A model said in their words and heard back, settled; where their words make no model at all, why."""
+    """The canonical config after a round trip through the family's config; the error message if it is invalid there."""
     try:
         theirs = HFConfig(family.to_hf(c, None) | {"architectures": [architecture]}, family.title)
         return canonicalize(family.from_hf(theirs, family.heads[architecture](theirs)))
@@ -135,7 +135,7 @@ def round_trip_config(c: config.Model, family: Family, architecture: str) -> con
 
 
 def explain_class_mismatch(c: config.Model, family: Family, architecture: str) -> str:
-    """What differs from a class of a family."""
+    """The first difference from one architecture of a family."""
     theirs = round_trip_config(c, family, architecture)
     if isinstance(theirs, str):
         return theirs
@@ -155,11 +155,11 @@ def first_config_difference(ours: dict[str, Any], theirs: dict[str, Any], title:
     return ""
 
 
-# ---------------------------------------------------------------- theirs, in our words
+# ---------------------------------------------------------------- from config.json to ours
 
 
 class ParsedConfig(NamedTuple):
-    """The model in a config.json, what it is called there, and the longest text it knows."""
+    """A parsed config.json: our config, family, architecture, and maximum length."""
 
     config: config.Model
     family: Family
@@ -191,7 +191,7 @@ def parse_hf_config(raw: dict[str, Any], path: str) -> ParsedConfig:
 
 
 def max_positions(c: config.Model, hf: HFConfig, key: str) -> int | None:
-    """The longest text that a model knows; images are all alike."""
+    """The maximum text length of a model; None for fixed-size inputs such as images."""
     if isinstance(c, config.DualEncoder):
         length = getattr(c.trunk.position, "length", None) if isinstance(c.trunk, config.Trunk) else None
         return length if isinstance(length, int) else None
@@ -200,14 +200,14 @@ def max_positions(c: config.Model, hf: HFConfig, key: str) -> int | None:
     length, most = (
         getattr(c.trunk.position, "length", None),
         hf.get_int(key, 2048),
-    )  # RoBERTa's counts places unused
+    )  # RoBERTa's counts unused positions
     return (
         min(most, length) if isinstance(c.trunk.position, config.LearnedPosition) and isinstance(length, int) else most
     )
 
 
 def architecture_of(family: Family, hf: HFConfig) -> str:
-    """Their class; the most usual where none is named."""
+    """The architecture in a config.json; the most common one by default."""
     match hf.get("architectures"):
         case None | []:
             return next(iter(family.heads))
@@ -224,19 +224,19 @@ def with_precision(c: config.Model, precision: str) -> config.Model:
 
 
 def explain_no_family(c: config.Model) -> str:
-    """The reason of the family that comes nearest; nothing if one has a class for the model."""
+    """The reason of the nearest family; empty if one matches."""
     return "" if match_family(c) else next(iter(nearest_families(c, 1).values()))
 
 
 def nearest_families(c: config.Model, most: int = 3) -> dict[str, str]:
-    """The families that come nearest, and why the model is not of them."""
+    """The nearest families, with the reasons for their mismatch."""
     order = sorted(FAMILIES.values(), key=lambda family: family_distance(c, family))
     near = [family for family in order if family_distance(c, family) < math.inf] or order
     return {family.name: explain_mismatch(c, family) for family in near[:most]}
 
 
 def family_distance(c: config.Model, family: Family) -> float:
-    """How many settings come back different when a family says the model; endless where it cannot say it at all."""
+    """The number of settings that a round trip through the family changes; infinite if it is impossible."""
     return math.inf if explain_other_kind(c, family) else min(lost_settings(c, family, name) for name in family.heads)
 
 

@@ -1,4 +1,4 @@
-"""RoBERTa (Liu et al. 2019): BERT trained longer; positions are counted from the id after padding's."""
+"""RoBERTa (Liu et al. 2019): BERT trained longer; positions begin after the padding id."""
 
 from typing import Any
 

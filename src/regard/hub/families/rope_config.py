@@ -1,4 +1,4 @@
-"""Rotary positions in Hugging Face configs: `rope_parameters`, or `rope_theta` and `rope_scaling` as it was before."""
+"""Rotary positions in Hugging Face configs: `rope_parameters`, or the older `rope_theta` and `rope_scaling`."""
 
 import math
 from typing import Any
@@ -6,11 +6,11 @@ from typing import Any
 from regard import config
 from regard.hub.families.hf_config import HFConfig
 
-# Their words for what a scaling goes by, and ours.
+# The keys of each scaling in `transformers`, and our settings.
 WORDS = {
     "default": {},
     "linear": {"factor": "factor"},
-    "dynamic": {"factor": "factor"},  # and the longest text, which stands elsewhere
+    "dynamic": {"factor": "factor"},  # and max_position_embeddings, outside this table
     "yarn": {
         "factor": "factor",
         "original_max_position_embeddings": "original_length",
@@ -54,13 +54,13 @@ def rope_from_hf(hf: HFConfig, longest: int) -> config.RotaryPosition:
 
 
 def original_length(hf: HFConfig, rope: HFConfig, longest: int) -> int:
-    """The length before it was stretched; some write it outside the table."""
+    """The length before scaling; some configs have it outside the table."""
     key = "original_max_position_embeddings"
     return hf.get_int(key) if hf.get(key) else rope.get_int(key, longest)
 
 
 def scaling_factor(hf: HFConfig, rope: HFConfig, longest: int) -> dict[str, Any]:
-    """The factor, or what follows from both lengths, and how loud."""
+    """The factor, by default the ratio of both lengths, and the attention factor."""
     length = original_length(hf, rope, longest)
     loud = rope.get_float("attention_factor") if rope.get("attention_factor") else None
     return {"factor": rope.get_float("factor", longest / length), "original_length": length, "attention_factor": loud}

@@ -2,8 +2,8 @@
 
     56 x 56 patches ─ stage ─ 28 x 28 ─ stage ─ 14 x 14 ─ stage ─ 7 x 7 ─ stage ─►
 
-Where windows do not fill a grid, `transformers` lets padding be seen, and where they are larger it has no answer; both
-are refused here. Drop path in training has no setting.
+Where windows do not fill a grid, `transformers` attends to padding, and where they are larger it fails; both are
+refused here. There is no setting for drop path.
 """
 
 import math
@@ -44,10 +44,10 @@ def to_hf(c: config.Transformer, context: int | None) -> dict[str, Any]:
 
 
 def mlp_ratio(trunks: Sequence[config.Trunk]) -> float:
-    """The number of which all hidden widths are the whole part, where there is one: hidden = int(ratio·dim)."""
+    """The ratio that gives all hidden widths, hidden = int(ratio·dim), where there is one."""
     least = max((trunk.mlp.hidden or 4 * trunk.dim) / trunk.dim for trunk in trunks)
     whole = all(int(least * trunk.dim) == (trunk.mlp.hidden or 4 * trunk.dim) for trunk in trunks)
-    return least if whole else math.nextafter(least, math.inf)  # a quotient may be rounded below what it should make
+    return least if whole else math.nextafter(least, math.inf)  # a rounded quotient may give one less
 
 
 def from_hf(hf: HFConfig, head: config.Head) -> config.Transformer:
@@ -70,7 +70,7 @@ def from_hf(hf: HFConfig, head: config.Head) -> config.Transformer:
 
 
 def stage_from_hf(hf: HFConfig, place: int, grid: int, depths: Sequence[int], heads: Sequence[int]) -> config.Trunk:
-    """The trunk of one stage; `grid` is the side of the first stage's."""
+    """The trunk of one stage; `grid` is the side of the first stage's grid."""
     dim, last = hf.get_int("embed_dim", 96) * 2**place, place == len(depths) - 1
     dropout = hf.get_float("hidden_dropout_prob", 0.0)
     return config.Trunk(
@@ -99,7 +99,7 @@ def stage_from_hf(hf: HFConfig, place: int, grid: int, depths: Sequence[int], he
 
 
 def stage_masks(hf: HFConfig, grid: int, depth: int) -> str | tuple[str, ...]:
-    """The masks of a stage's layers, in turn; one window that is the whole grid is not moved."""
+    """The masks of a stage's layers, in turn; a window as large as the grid is not shifted."""
     size = hf.get_int("window_size", 7)
     if grid < size or grid % size:
         raise hf.error("window_size", f"a stage has {grid} x {grid} tokens, which such windows do not fill")
@@ -122,7 +122,7 @@ def swin_classification_head(hf: HFConfig) -> config.Head:
 
 
 def mean_pooling_head(hf: HFConfig) -> config.Head:
-    """Every token's vector, and their mean."""
+    """The vectors of all tokens, and their mean."""
     return config.PretrainingHead(lm=config.NoHead(), pooling=config.PoolingHead(pooling="mean"))
 
 

@@ -1,6 +1,6 @@
 """T5 (Raffel et al. 2020): an encoder-decoder without biases, pre-norm RMS, bucketed relative positions on the scores.
 
-1.0 has ReLU and logits times 1/sqrt(d) by the tied embedding; 1.1 and Flan have a gated MLP and a head of their own.
+1.0 has ReLU and a tied head with logits scaled by 1/sqrt(d); 1.1 and Flan have a gated MLP and an untied head.
 """
 
 from typing import Any
@@ -11,7 +11,7 @@ from regard.hub.families.encoder_decoder_common import both_trunks
 from regard.hub.families.hf_config import HF_ACTIVATIONS, HFConfig, body_without_head, hf_word
 from regard.hub.families.registry import Family, register_family
 
-ALONE = "T5EncoderModel"  # the half that reads
+ALONE = "T5EncoderModel"  # the encoder alone
 
 
 def to_hf(c: config.Transformer, context: int | None) -> dict[str, Any]:
@@ -36,7 +36,7 @@ def to_hf(c: config.Transformer, context: int | None) -> dict[str, Any]:
 
 
 def t5_mlp_to_hf(c: config.MLP) -> dict[str, Any]:
-    """The feed-forward layer. Behind a gate "gelu" has always meant the one by tanh."""
+    """The keys of the MLP. In a gated one "gelu" has always been the tanh approximation."""
     word = hf_word(c.activation, HF_ACTIVATIONS)
     known = {"gelu_new": "gelu", "gelu": "gelu_python"}.get(word, word) if c.gated else word
     return {"feed_forward_proj": f"gated-{known}" if c.gated else known, "dense_act_fn": word, "is_gated_act": c.gated}
@@ -95,7 +95,8 @@ def t5_mlp_from_hf(hf: HFConfig) -> config.MLP:
 
 
 def lm_head(hf: HFConfig) -> config.Head:
-    """A tied head has smaller logits. Newer files say that all tie, and only that some are as loud."""
+    """The LM head: a tied one scales its logits. Newer configs tie the head of every model, and only
+    `scale_decoder_outputs` tells the two kinds apart."""
     tied = hf.get_bool("tie_word_embeddings", True)
     small = hf.get_bool("scale_decoder_outputs", tied)
     return config.LMHead(tied=tied and small, scale=hf.get_int("d_model") ** -0.5 if small else 1.0)

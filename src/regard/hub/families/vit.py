@@ -1,4 +1,4 @@
-"""ViT (Dosovitskiy et al. 2021): an image in patches behind a class token, learned positions, pre-norm."""
+"""ViT (Dosovitskiy et al. 2021): image patches after a class token, learned positions, pre-norm."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ def vit_to_hf(c: config.Transformer, context: int | None) -> dict[str, Any]:
 
 
 def vit_from_hf(hf: HFConfig, head: config.Head, cls: bool | int = True) -> config.Transformer:
-    """`cls` is the number of learned tokens: DeiT has one more."""
+    """`cls` is the number of learned tokens: DeiT has two."""
     embed = config.PatchEmbedding(
         patch_size=square_side(hf, "patch_size", 16),
         image_size=square_side(hf, "image_size", 224),
@@ -62,7 +62,7 @@ def vit_from_hf(hf: HFConfig, head: config.Head, cls: bool | int = True) -> conf
 
 
 def square_side(hf: HFConfig, key: str, default: int) -> int:
-    """The pixels of a side; images and patches are squares, which some say as [rows, columns]."""
+    """The side of a square image or patch, given as a number or as [rows, columns]."""
     match hf.get(key):
         case [int(rows), int(columns)] if rows == columns:
             return HFConfig({key: rows}, hf.path).get_int(key)
@@ -79,7 +79,7 @@ def vit_classification_head(hf: HFConfig) -> config.Head:
 
 
 def vit_pooler_head(hf: HFConfig) -> config.Head:
-    """Every token's vector and, through a layer of its own, the first one's; a body without it says so."""
+    """The vectors of all tokens, and the first one's through the pooler; no head where the config has no pooler."""
     if not hf.get_bool("add_pooling_layer", True):
         return config.NoHead()
     hf.require("pooler_output_size", hf.get_int("hidden_size", 768))

@@ -8,7 +8,7 @@ from regard.hub.families.encoder_decoder_common import both_trunks, trunk_from_h
 from regard.hub.families.hf_config import HFConfig, body_without_head
 from regard.hub.families.registry import Family, register_family
 
-RATE = 16_000  # their files of settings never say another
+RATE = 16_000  # the configs have no key for it
 WHISPER_AUDIO = config.ConvSpectrogram()
 
 
@@ -41,7 +41,7 @@ def from_hf(hf: HFConfig, head: config.Head) -> config.Transformer:
 
 
 def audio_from_hf(mels: int, tokens: int) -> config.AudioEmbedding:
-    """As long as there are places: two windows become a token."""
+    """The audio front end for this many positions: two frames become one token."""
     seconds = tokens * 2 * WHISPER_AUDIO.hop_length / RATE
     return config.AudioEmbedding(
         sample_rate=RATE, max_seconds=seconds, features=config.ConvSpectrogram(n_mels=mels), normalize="peak"
