@@ -1,10 +1,10 @@
 """Batches of examples by step: a fixed number of rows, or rows bucketed by length with a budget of tokens.
 
-    FixedSizeBatches   ▓▓▓▓▓░░ ▓▓░░░░░ ▓▓▓▓▓▓▓      any rows together; padding (░) up to the longest
-    BucketedBatches    ▓▓▓▓▓▓▓ ▓▓▓▓▓▓░ │ ▓▓ ▓▓ ▓░   rows of about one length; many short ones together, few long ones
+    FixedSizeBatches   ▓▓▓▓▓░░ ▓▓░░░░░ ▓▓▓▓▓▓▓      rows in any order; padding (░) to the longest
+    BucketedBatches    ▓▓▓▓▓▓▓ ▓▓▓▓▓▓░ │ ▓▓ ▓▓ ▓░   rows of similar length: many short ones, or few long ones
 
-Batches are pure functions of seed and step, without state, so any step of any run can be made again. Every row comes
-once an epoch. What is random in a batch itself (which tokens are masked) is drawn from a generator of the step.
+Batches are pure functions of seed and step, without state, so any step of any run can be reproduced. Every row occurs
+once in an epoch. Randomness within a batch (which tokens are masked) comes from a generator seeded by the step.
 """
 
 import hashlib
@@ -22,11 +22,11 @@ TensorBatch = dict[str, Tensor]
 Rows = Examples | TensorRows
 Collate = Callable[
     [Sequence[Example], torch.Generator], TensorBatch
-]  # examples as one batch; what is random is drawn there
+]  # collate: examples to a batch; draws random numbers from the generator
 
 
 class FixedSizeBatches:
-    """`size` rows a batch, shuffled; batches run on from one epoch into the next."""
+    """Shuffled batches of `size` rows; batches run on from one epoch into the next."""
 
     def __init__(self, rows: Rows, collate: Collate, size: int, seed: int) -> None:
         self.rows, self.collate, self.size, self.seed = rows, collate, size, seed
@@ -36,20 +36,20 @@ class FixedSizeBatches:
         return self.collate([self.rows[row] for row in self.names(step)], seeded_generator(self.seed, "step", step))
 
     def names(self, step: int) -> list[int]:
-        """The rows of a step, by their numbers."""
+        """The row numbers of a step."""
         return self.turns(step * self.size, self.size)
 
     def epochs(self, step: int) -> float:
-        """How often the rows have been read after so many steps."""
+        """The number of epochs read after so many steps."""
         return step * self.size / len(self.rows)
 
 
 class BucketedBatches:
-    """Rows of about one length: in a batch, rows times the longest row are at most `budget` tokens.
+    """Batches bucketed by length: rows times the longest row of a batch are at most `budget` tokens.
 
-    Lengths are rounded up to `multiple`, which shuffles rows among more others; and because the widest go first, a
-    batch whose rows are padded to w tokens has budget // w rows, but for the last. So a collate that pads to the same
-    multiples makes few shapes, and each is compiled once. `added` is how many tokens a collate puts around a row.
+    Lengths are rounded up to `multiple`, which shuffles rows within larger groups. Because the widest rows come first,
+    a batch padded to w tokens has budget // w rows, except the last. A collate that pads to the same multiples
+    therefore makes few shapes, and each is compiled once. `added` is the number of tokens that collate adds to a row.
     """
 
     def __init__(self, rows: Rows, collate: Collate, budget: int, seed: int, multiple: int = 8, added: int = 0) -> None:
@@ -82,7 +82,7 @@ class BucketedBatches:
         return self.collate([self.rows[row] for row in rows], luck)
 
     def order(self, epoch: int) -> Tensor:
-        """All rows, the widest first, shuffled among those of their width."""
+        """All rows, widest first, shuffled among rows of equal width."""
         if epoch not in self.orders:
             rows = torch.randperm(len(self.rows), generator=seeded_generator(self.seed, "rows", epoch))
             self.orders = {epoch: rows[self.widths[rows].sort(descending=True, stable=True).indices]}
@@ -93,7 +93,7 @@ class BucketedBatches:
 
 
 def bucket_borders(widths: Tensor, budget: int) -> Iterator[int]:
-    """Where batches begin and end among widths that fall: each takes as many rows as its first allows."""
+    """Batch boundaries for decreasing widths: each batch takes as many rows as its first width allows."""
     border = 0
     while border < len(widths):
         yield border
@@ -102,9 +102,9 @@ def bucket_borders(widths: Tensor, budget: int) -> Iterator[int]:
 
 
 def ordered_batches(rows: Rows, collate: Collate, budget: int, limit: int | None = None) -> Iterator[TensorBatch]:
-    """Every row once, the longest first, and always the same batches: for validation.
+    """Every row once, longest first, always in the same batches: for validation.
 
-    `limit` reads so many rows and no more, always the same ones, of all lengths.
+    `limit` restricts it to so many rows, always the same ones, of all lengths.
     """
     if limit is not None and limit < len(rows):
         rows = rows.part(torch.randperm(len(rows), generator=seeded_generator(0, "some"))[:limit], rows.name)
@@ -115,14 +115,14 @@ def ordered_batches(rows: Rows, collate: Collate, budget: int, limit: int | None
 
 
 class ShuffledEpochs:
-    """The turns of `count` things, shuffled anew in each epoch; they run on from one epoch into the next."""
+    """Random permutations of `count` items, one for each epoch, read continuously over epoch boundaries."""
 
     def __init__(self, count: int, seed: int) -> None:
         self.count, self.seed = count, seed
         self.orders: dict[int, Tensor] = {}
 
     def __call__(self, first: int, size: int) -> list[int]:
-        """Whose turn it is at places `first` up to `first + size`."""
+        """The items at positions `first` to `first + size`."""
         epochs = range(first // self.count, (first + size - 1) // self.count + 1)
         skip = first - epochs[0] * self.count
         found: list[int] = torch.cat([self.epoch(number) for number in epochs])[skip : skip + size].tolist()
@@ -136,18 +136,18 @@ class ShuffledEpochs:
 
 
 def seeded_generator(seed: int, *words: int | str) -> torch.Generator:
-    """A generator for what these words name."""
+    """A random generator seeded by a seed and names."""
     return torch.Generator().manual_seed(mix_seed(seed, *words))
 
 
 def mix_seed(seed: int, *words: int | str) -> int:
-    """A number for a generator; near seeds and epochs give far numbers."""
+    """A seed for a generator; similar seeds and epochs give unrelated numbers."""
     text = " ".join(map(str, (seed, *words)))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
 
 
 def batch_to_device(batch: Any, device: torch.device) -> Any:
-    """A batch on a device; the host need not wait for it."""
+    """A batch on a device, copied asynchronously."""
     if isinstance(batch, dict):
         return {name: batch_to_device(table, device) for name, table in batch.items()}
     if device.type == "cuda":

@@ -1,16 +1,16 @@
-"""Built-in datasets: toy tasks, made on the fly, and the emoji images with captions that come with the package.
+"""Built-in datasets: generated toy tasks, and the packaged emoji images with captions.
 
     toy:copy(5)      bdaac  bdaac       toy:sort(5)        bdaac   aabcd
     toy:reverse(5)   bdaac  caadb       toy:addition(2)    38+5    43
     toy:first(5)     bdaac  b           always of that length: tests how long a model remembers the first letter
-    toy:regress(3)   2=V;7=L;4  R       a line through the points before: heights are letters, A low and w high
-    toy:repeat(4)    kR8        kR8kR   two to four letters of 64, and the same again up to eight in all
+    toy:regress(3)   2=V;7=L;4  R       linear regression: heights are letters, A low and w high
+    toy:repeat(4)    kR8        kR8kR   two to four letters of 64, then the same again, up to eight in all
 
-The number is how long a word is at most, how many digits a number has, or how many points a line has. A second number
-says how many records there are, a third another seed: "toy:sort(20, 100000, 7)". Record i is a pure function of the
-name and i. The validation part is chosen by a hash of the question, so that no question is in both parts.
+The number is the maximum length of a word or number, or the number of points. A second number gives the number of
+records, a third another seed: "toy:sort(20, 100000, 7)". Record i is a pure function of the name and i. The validation
+part is chosen by a hash of the question, so that no question is in both parts.
 
-    emoji, emoji:validation, emoji:test      1,523, 208 and 180 records of 32 x 32 pixels, parted by a hash
+    emoji, emoji:validation, emoji:test      1,523, 208 and 180 records of 32 x 32 pixels, split by a hash
 
     {"image": uint8 (3, 32, 32), "text": "grinning face", "tags": "cheerful, happy, ...", "label": "Smileys & Emotion",
      "both": "grinning face, cheerful, happy, ...", "group": "face-smiling", "thing": "face",
@@ -38,21 +38,21 @@ from regard.files import content_cache
 from regard.files.compression import open_decompressed, readable_errors
 
 TOY_PREFIX = "toy:"
-TOY_LETTERS = "abcdefghijklmnop"  # sixteen: every byte gives a letter, and all are equally likely
+TOY_LETTERS = "abcdefghijklmnop"  # sixteen letters, so that bytes map to letters with equal probability
 COUNT = 50_000
-TOY_HEIGHTS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvw"  # of a point, from the lowest; all are reached
+TOY_HEIGHTS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvw"  # of points, lowest first; every one can occur
 TOY_WIDTH, TOY_MAX_SLOPE, TOY_MAX_HEIGHT = (
     9,
     4,
     8,
-)  # places of a point; the slope of a line; how far its middle is from theirs
+)  # x positions; slope range; range of the mean height
 
 
 REPEAT_LETTERS = string.ascii_uppercase + string.ascii_lowercase + string.digits + "+/"
 
 
 class SeededDice:
-    """Bytes and whole numbers drawn from a text: the same on every machine, in every version."""
+    """Deterministic random numbers from a hashed text: the same on every machine and in every version."""
 
     def __init__(self, text: str) -> None:
         self.text, self.rolls = text, 0
@@ -70,7 +70,7 @@ def random_word(dice: SeededDice, size: int) -> str:
 
 
 def random_number(dice: SeededDice, digits: int) -> int:
-    """First how many digits, then which: small numbers are as frequent as large ones."""
+    """A number with a random count of digits first, so that small numbers are as frequent as large ones."""
     count = 1 + dice.roll(digits)
     return dice.roll(10) if count == 1 else 10 ** (count - 1) + dice.roll(9 * 10 ** (count - 1))
 
@@ -81,7 +81,7 @@ def make_addition(dice: SeededDice, digits: int) -> tuple[str, str]:
 
 
 def make_line_regression(dice: SeededDice, points: int) -> tuple[str, str]:
-    """Points of a line, each place once before any comes again; the last one is asked for."""
+    """Points of a line, each x position once before any repeats; the last point is the question."""
     slope, level = dice.roll(2 * TOY_MAX_SLOPE + 1) - TOY_MAX_SLOPE, dice.roll(2 * TOY_MAX_HEIGHT + 1) - TOY_MAX_HEIGHT
     places: list[int] = []
     while len(places) < points:
@@ -102,9 +102,10 @@ def make_first(dice: SeededDice, size: int) -> tuple[str, str]:
 
 
 def make_repeat(dice: SeededDice, size: int) -> tuple[str, str]:
-    """A word that nothing foretells, and itself again and again: only what came before says what comes next.
+    """A random word, repeated: only the context predicts the next letter.
 
-    No letter comes twice in it, as long as there are others. Its length varies, so the distance to the last copy does.
+    No letter occurs twice in the word, if there are enough. Its length varies, so the distance to the previous copy
+    varies.
     """
     count = size - dice.roll(size // 2 + 1)
     word, left, numbers = "", "", dice.bytes(8 * count)
@@ -129,12 +130,12 @@ TOY_TASKS = {
     "first": make_first,
     "regress": make_line_regression, "repeat": make_repeat,
 }  # fmt: skip
-JOINTS = {"repeat": ""}  # what stands between source and target in `text`, where it is no =
+JOINTS = {"repeat": ""}  # separator of source and target in `text`, if not "="
 
 
 @dataclass(frozen=True)
 class ToyDataset:
-    """Records with columns source and target, and text: both with an = between, but for "repeat"."""
+    """Toy records with columns source and target, and text: both joined by "=", except for "repeat"."""
 
     name: str
     task: str
@@ -160,8 +161,8 @@ class ToyDataset:
 
 
 def open_toy(name: str) -> ToyDataset:
-    """The task that a name says, such as "toy:reverse(20)"."""
-    # digits: more than Python would make a number of are none of a toy
+    """Open a toy task by its name, such as "toy:reverse(20)"."""
+    # limits digits: Python refuses to convert very long numbers
     found = re.fullmatch(r"toy:(\w+)\(([0-9]{1,18}(?:\s*,\s*[0-9]{1,18}){0,2})\)", name)
     name = name if len(name) < 120 else f"{name[:100]}…"
     task = re.split(r"[:(]", name)[1]
@@ -175,10 +176,10 @@ def open_toy(name: str) -> ToyDataset:
 
 
 EMOJI = "emoji"
-PARTS = {"train": "train", "validation": "val", "test": "test"}  # and what the file calls them
+PARTS = {"train": "train", "validation": "val", "test": "test"}  # our name of a part -> that in the file
 COLUMNS = {"label_en": "text", "tags_en": "tags", "category": "label", "subcategory": "group", "label_fr": "text_fr",
            "label_de": "text_de", "codepoints": "code"}  # fmt: skip
-EMOJI_GROUPS = {  # a word, and the groups that it stands for
+EMOJI_GROUPS = {  # plain word -> Unicode groups
     "face": "face-affection face-concerned face-costume face-glasses face-hand face-hat face-negative "
             "face-neutral-skeptical face-sleepy face-smiling face-tongue face-unwell",
     "heart": "heart", "comic": "emotion", "skin": "skin-tone",
@@ -207,7 +208,7 @@ SIDE = 32
 
 @dataclass(frozen=True)
 class EmojiDataset:
-    """The records of one part."""
+    """The emoji records of one part."""
 
     name: str
     part: str
@@ -233,7 +234,7 @@ class EmojiDataset:
 
 
 def open_emoji(name: str) -> EmojiDataset:
-    """The part that a name says, such as "emoji:test"; without one, what is to train on."""
+    """Open a part by its name, such as "emoji:test"; the training part by default."""
     part = name.partition(":")[2] or "train"
     if part not in PARTS:
         raise DataError(f"{name}: no part {part!r}{did_you_mean(part, PARTS)} there are {', '.join(PARTS)}")
@@ -242,7 +243,7 @@ def open_emoji(name: str) -> EmojiDataset:
 
 @lru_cache(maxsize=1)
 def emoji_images() -> Tensor:  # uint8 (1911, 3, 32, 32)
-    """The file holds them one after the other, row by row, red, green and blue of each pixel together."""
+    """All images; the file stores them row by row with interleaved red, green and blue."""
     with readable_errors(str(PICTURES)), open_decompressed(PICTURES) as file:
         table = torch.frombuffer(bytearray(file.read()), dtype=torch.uint8)
     return table.view(-1, SIDE, SIDE, 3).movedim(-1, 1).contiguous()

@@ -1,12 +1,12 @@
-"""Example store: ragged rows of ids and numbers that a task made of records, in memory-mapped files.
+"""Example store: ragged rows of token ids and numbers, built by a task from records, in memory-mapped files.
 
     {"source": [5, 9, 2], "target": [7, 2], "cut": 0}      <cache>/<key>.ids       5 9 2 7 2 ...          int32
     {"source": [4, 2],    "target": [8, 8, 2], "cut": 1}            .ends      3 5 7 10 ...           int64
                                                                     .numbers   0 1 ...                float64
-    <key>.json: what they are made from, the columns, how many      .marks     a hash of each source  int64
+    <key>.json: content key, columns, count                         .marks     a hash of each source  int64
 
-Stored by `row_store`, once for a content and a setting. A mark is the hash of a row's first list, the model's input:
-it splits rows into training and validation, and finds them again.
+Stored by `row_store`, once for each content and setting. A mark is the hash of a row's first list, the model's input:
+it splits rows into training and validation, and identifies them later.
 """
 
 import hashlib
@@ -27,18 +27,18 @@ from regard.files import content_cache
 Example = dict[str, Any]  # column -> list[int] | int | float
 
 FORMAT = 1
-CHUNK = 1 << 18  # ids that are gathered before they are written
+CHUNK = 1 << 18  # ids buffered before writing
 FILES = {"ids": ("i", torch.int32), "ends": ("q", torch.int64), "numbers": ("d", torch.float64),
          "marks": ("q", torch.int64)}  # fmt: skip
 
 
 class Examples(RowSequence):
-    """Rows of lists and numbers by their number."""
+    """Examples by row number."""
 
 
 @dataclass(frozen=True)
 class ColumnTypes:
-    """Which columns are lists, which are numbers, and which of these are whole."""
+    """Columns of examples: lists and numbers, and which numbers are integers."""
 
     lists: tuple[str, ...]
     whole: tuple[str, ...]
@@ -60,7 +60,7 @@ class ColumnTypes:
         return (*self.whole, *self.broken)
 
     def fit(self, example: Example) -> bool:
-        """Whether an example has these columns, and no other."""
+        """Whether an example has exactly these columns."""
         found = ColumnTypes.of(example)
         return (found == self or (set(found.lists), set(found.whole), set(found.broken))
                 == (set(self.lists), set(self.whole), set(self.broken)))  # fmt: skip
@@ -68,7 +68,7 @@ class ColumnTypes:
 
 @dataclass(frozen=True)
 class StoredExamples:
-    """The files, mapped or in memory."""
+    """The files, memory-mapped or in memory."""
 
     columns: ColumnTypes
     count: int
@@ -95,7 +95,7 @@ class StoredExamples:
 
 
 class ExampleWriter:
-    """Rows on their way to the files: `parts` are those that are not written yet."""
+    """Writes examples: `parts` are those not yet written."""
 
     files = {name: kind for name, (_, kind) in FILES.items()}
 
@@ -122,7 +122,7 @@ class ExampleWriter:
         self.cut, self.shortened = self.cut + example.get("cut", 0), self.shortened + (example.get("cut", 0) > 0)
 
     def notices(self, tally: BadRecordPolicy) -> tuple[str, ...]:
-        """The notices for the user: what was cut and what is missing."""
+        """Notices for the user: truncated and skipped records."""
         cut = f"{self.shortened:,} of {self.rows:,} rows were too long, and {self.cut:,} of their tokens are cut off"
         return (*([cut] if self.cut else []), *([tally.summary] if tally.count else []))  #: S028
 
@@ -147,7 +147,7 @@ class ExampleWriter:
 
 
 def columns_of_json(known: dict[str, Any]) -> ColumnTypes:
-    """The columns that the JSON names; none where there are no rows."""
+    """The columns from the JSON; none if there are no rows."""
     said = {name: tuple(each) for name, each in known["columns"].items()}
     return ColumnTypes(**said) if said else ColumnTypes((), (), ())
 
@@ -160,7 +160,7 @@ def store_examples(
     make: RowMaker, about: dict[str, Any], folder: Path, name: str, bad: OnBadRecord = "error",
     notice: Notice = warnings.warn, progress: Progress = no_progress,
 ) -> Examples:  # fmt: skip
-    """The examples that `about` stands for: from the cache, or made now and kept there."""
+    """The examples of the content key `about`: from the cache, or built now and stored there."""
     about = {"examples": FORMAT, "bad": bad, **about}
     kept, told = store_rows(StoreJob(make, ExampleWriter, bad, progress), about, folder, name, notice)
     return Examples(kept, name, told=told, digest=content_cache.content_key(about))

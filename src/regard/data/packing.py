@@ -1,12 +1,12 @@
-"""Packed documents: several in one row, best fit, and no attention between them.
+"""Packed documents: several in one row by best fit, without attention between them.
 
     ids        a a a b b b b c c ·        documents of 3, 4 and 2 tokens in a row of 10
-    document   0 0 0 1 1 1 1 2 2 3        the document of each token; what is left over (·) is one of its own
-    labels     a a - b b b - c - -        the next token of the same document; - is -100, without a loss
+    document   0 0 0 1 1 1 1 2 2 3        document number of each token; the unused rest (·) has its own
+    labels     a a - b b b - c - -        the next token of the same document; - is -100, ignored by the loss
 
-Documents go where they fit best, the longest first, so that hardly anything is left over; one longer than a row is
-cut into stretches, and the first token of the next stretch is still a label at the end of the one before. Every token
-but the first of each document is a label once an epoch.
+Documents go into the row where they fit best, longest first, so that little space is left. A longer document is cut
+into slices, and the first token of the next slice is still a label at the end of the previous one. Every token but the
+first of each document is a label once in an epoch.
 """
 
 from collections.abc import Iterator
@@ -19,12 +19,12 @@ from regard.config.errors import DataError
 from regard.data.batching import ShuffledEpochs
 from regard.data.example_store import Examples
 
-IGNORE_INDEX = -100  # the label where nothing is asked
+IGNORE_INDEX = -100  # label that the loss ignores
 
 
 @dataclass(frozen=True)
 class DocumentSlice:
-    """Some tokens of a document."""
+    """A contiguous slice of a document."""
 
     row: int
     start: int
@@ -32,9 +32,9 @@ class DocumentSlice:
 
 
 class PackedBatches:
-    """`size` rows of `context` tokens a batch, shuffled; batches run on from one epoch into the next.
+    """Shuffled batches of `size` packed rows of `context` tokens; batches run on from one epoch into the next.
 
-    `pieces` is how many documents a batch has at most: kernels that run each by itself ask for it.
+    `pieces` is an upper bound of the documents in a batch, which variable-length attention kernels require.
     """
 
     def __init__(self, rows: Examples, context: int, size: int, seed: int, fill: int = 0) -> None:
@@ -42,7 +42,7 @@ class PackedBatches:
             raise DataError(f"{rows.name}: a row of {context} has nothing to predict; set train.context=2 or more")
         self.rows, self.context, self.size, self.fill = rows, context, size, fill
         self.packs = pack_documents(rows.lengths().tolist(), context)
-        self.pieces = size * max(map(len, self.packs)) + size  # and what is left over in each row
+        self.pieces = size * max(map(len, self.packs)) + size  # plus the unused rest of each row
         self.turns = ShuffledEpochs(self.count, seed)
 
     @property
@@ -52,7 +52,7 @@ class PackedBatches:
 
     @property
     def filled(self) -> float:
-        """The part of all places that holds a token."""
+        """The fraction of positions that hold a token."""
         tokens = sum(each.stop - each.start for pack in self.packs for each in pack)
         return tokens / (self.count * self.context)
 
@@ -61,12 +61,12 @@ class PackedBatches:
         return self.collate_packs([self.packs[turn] for turn in self.turns(step * self.size, self.size)])
 
     def names(self, step: int) -> list[int]:
-        """The documents in the rows of a step, by their numbers."""
+        """The document numbers in the rows of a step."""
         turns = self.turns(step * self.size, self.size)
         return sorted({each.row for turn in turns for each in self.packs[turn]})
 
     def in_order(self, tokens: int | None = None) -> Iterator[dict[str, Tensor]]:
-        """Every row once, for validation; or about so many tokens of them."""
+        """Every row once, for validation; or about `tokens` tokens of them."""
         count = self.count if tokens is None else min(self.count, max(1, tokens // self.context))
         for start in range(0, count, self.size):
             yield self.collate_packs(self.packs[start : min(count, start + self.size)])
@@ -90,12 +90,12 @@ class PackedBatches:
 
 
 def pack_documents(lengths: list[int], context: int) -> list[list[DocumentSlice]]:
-    """Stretches of documents in rows: best fit, the longest first."""
+    """Best-fit packing of document slices into rows, longest first."""
     stretches = [DocumentSlice(row, start, min(start + context, length)) for row, length in enumerate(lengths)
                  for start in range(0, length, context)]  # fmt: skip
     made: list[list[DocumentSlice]] = []
-    rooms: dict[int, list[list[DocumentSlice]]] = {}  # rows by the places that are left in them
-    some = 0  # bit n is set where there are rows with n places left
+    rooms: dict[int, list[list[DocumentSlice]]] = {}  # rows by free positions
+    some = 0  # bit n is set if a row has n free positions
     for each in sorted(stretches, key=lambda each: each.start - each.stop):
         size = each.stop - each.start
         fits = some >> size << size

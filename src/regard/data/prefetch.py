@@ -1,6 +1,6 @@
-"""Prefetching: batches made ahead in worker processes while this one computes; the same batches as without.
+"""Prefetching: worker processes build batches ahead of time; the batches are the same as without.
 
-A batch is a function of its step, so it does not matter which process makes it. They are PyTorch's DataLoader workers.
+A batch is a function of its step, so any process may build it. The workers are those of PyTorch's DataLoader.
 """
 
 import gc
@@ -25,10 +25,10 @@ class BatchMaker(Protocol):
 
 
 class Prefetcher:
-    """The batches of `data`, made by `workers` processes, each `depth` ahead; 0 makes them here and now.
+    """Batches of `data` built by `workers` processes, each `depth` ahead; 0 workers build them in this process.
 
-    Another step than the next one, as after a resume, begins anew there. `close` ends the processes. What else there is
-    to know of the batches, such as their rows, is known by `data`.
+    A step other than the next one, as after a resume, restarts the workers there. `close` ends the processes. Other
+    attributes of the batches, such as their rows, are those of `data`.
     """
 
     def __init__(self, data: BatchMaker, workers: int, depth: int = 2) -> None:
@@ -42,7 +42,7 @@ class Prefetcher:
             self.coming = self.begin(step)
         try:
             found: Any = next(self.coming)
-        except (RuntimeError, ConnectionError, EOFError) as problem:  # the last two: while a batch is handed over
+        except (RuntimeError, ConnectionError, EOFError) as problem:  # the last two: a worker died while sending
             self.close()
             if isinstance(problem, RuntimeError) and "exited unexpectedly" not in str(problem):
                 raise
@@ -67,20 +67,19 @@ class Prefetcher:
                     prefetch_factor=self.depth,
                     multiprocessing_context="fork" if sys.platform == "linux" else None,  # else mapped files are copied
                     worker_init_fn=keep_inherited_objects,
-                    generator=torch.Generator(),  # a loader draws a seed, and what the run draws must not know of it
+                    generator=torch.Generator(),  # a loader draws a seed, which must not come from the run's generator
                 )
             )
 
     def close(self) -> None:
-        """End the processes; the next batch begins new ones."""
+        """End the processes; the next batch starts new ones."""
         self.next, self.coming = -1, iter(())
 
 
 @contextmanager
 def without_loader_signals() -> Iterator[None]:
-    """A loader's own handler would raise for a killed process in the middle of whatever is being computed; and more
-    workers than there are cores are what was asked for.
-    """
+    """Remove the loader's signal handler, which raises for a killed worker in the middle of any computation; and its
+    warning about more workers than cores, which the user requested."""
     before = signal.getsignal(signal.SIGCHLD)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "This DataLoader will create")
@@ -91,7 +90,7 @@ def without_loader_signals() -> Iterator[None]:
 
 @contextmanager
 def without_garbage_collection() -> Iterator[None]:
-    """A forked process inherits the setting, so that it collects nothing before `keep_inherited_objects`."""
+    """Disable garbage collection; a forked worker inherits this until `keep_inherited_objects`."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -102,15 +101,14 @@ def without_garbage_collection() -> Iterator[None]:
 
 
 def keep_inherited_objects(worker: int) -> None:
-    """Never free in a worker what a fork copied into it: a CUDA graph that waits for the garbage collector of the
-    parent aborts any other process that frees it.
-    """
+    """Exempt forked objects from garbage collection in a worker: freeing a CUDA graph inherited from the parent aborts
+    the process."""
     gc.freeze()
     gc.enable()
 
 
 class StepDataset(Dataset[Any]):
-    """A step is an index. What is wrong with the data comes back as a sentence, without the process's traceback."""
+    """Dataset whose index is a step. Data errors are returned as messages, without the worker's traceback."""
 
     def __init__(self, data: BatchMaker) -> None:
         self.data = data
@@ -128,7 +126,7 @@ class WorkerError:
 
 
 class StepSampler(Sampler[int]):
-    """One step after the other, without end."""
+    """Sampler of consecutive steps, without end."""
 
     def __init__(self, first: int) -> None:
         self.first = first

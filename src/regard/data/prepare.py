@@ -31,9 +31,9 @@ def prepare_examples(
     data: config.Data, make: Make, about: Any, cache: str | Path | None = None,
     notice: Notice = warnings.warn, progress: Progress = no_progress,
 ) -> tuple[Examples, Examples | None]:  # fmt: skip
-    """What `make` makes of each record, to train and to validate on; `about` tells this make from any other.
+    """Examples that `make` builds from each record, for training and validation; `about` is the cache key of `make`.
 
-    `notice` hears what was cut and what was passed over, `progress` how many rows there are so far.
+    `notice` gets messages about truncated and skipped records, `progress` the number of rows so far.
     """
     return prepare_splits(
         data, make, about, content_cache.cache_dir(cache), partial(store_examples, notice=notice, progress=progress)
@@ -44,7 +44,7 @@ def prepare_tensors(
     data: config.Data, make: Make, about: Any, length: RowLength, cache: str | Path | None = None,
     notice: Notice = warnings.warn, progress: Progress = no_progress,
 ) -> tuple[TensorRows, TensorRows | None]:  # fmt: skip
-    """The same for what is no text: tensors of any shape, which are so many tokens each."""
+    """The same for other modalities: tensors of any shape, each worth a number of tokens."""
     keep = partial(store_tensors, notice=notice, progress=progress, length=length)
     return prepare_splits(data, make, about, content_cache.cache_dir(cache), keep)
 
@@ -52,7 +52,7 @@ def prepare_tensors(
 def prepare_splits(
     data: config.Data, make: Make, about: Any, folder: Path, keep: Callable[..., Kind]
 ) -> tuple[Kind, Kind | None]:  # fmt: skip
-    """What is to train on, and to validate on."""
+    """The training and the validation rows."""
     sources: Sequence[RecordSource] = find_records(data.sources, data)
     own: Sequence[RecordSource] = find_records(data.validations, data)
     check_settings_used(data, [*sources, *own])
@@ -79,14 +79,14 @@ def make_examples(tables: Sequence[RecordSource], make: Make, tally: BadRecordPo
 
 
 def validation_rows(marks: Tensor, share: float) -> Tensor:
-    """Which rows are to validate on, by the hash of what they ask."""
+    """The validation rows, by the hash of their input."""
     return (marks & 0xFFFFFFFF).double() < share * 2.0**32
 
 
 def split_rows(whole: Kind, share: float) -> tuple[Kind, Kind]:
-    """Rows to train and to validate on, by a hash of what they ask: the same question is never in both.
+    """Split rows into training and validation by a hash of their input: equal inputs are never in both.
 
-    So about `share` of the rows are kept back, whatever the order of the file, and the same ones when it grows.
+    About `share` of the rows are held out, whatever the order of the file, and the same ones when the file grows.
     """
     back = validation_rows(whole.marks(), share)
     train, rest = back.logical_not().nonzero()[:, 0], back.nonzero()[:, 0]
@@ -100,7 +100,7 @@ def split_rows(whole: Kind, share: float) -> tuple[Kind, Kind]:
 def tokenizer_from_records(
     data: config.Data, text: config.Tokenizer, columns: Iterable[str], cache: str | Path | None = None
 ) -> Tokenizer:  # fmt: skip
-    """The tokenizer that a setting asks for, trained on these columns of the records."""
+    """The configured tokenizer, trained on these columns of the records."""
     found = find_records(data.sources, data)
     return cached_tokenizer(
         text,
@@ -111,7 +111,7 @@ def tokenizer_from_records(
 
 @dataclass(frozen=True)
 class PreparedText:
-    """What a run reads."""
+    """The text data of a run."""
 
     tokenizer: Tokenizer
     train: TokenShards
@@ -122,10 +122,10 @@ def prepare_text(
     data: config.Data, text: config.Tokenizer, cache: str | Path | None = None,
     tokenizer: Tokenizer | None = None, notice: Notice = warnings.warn, progress: Progress = no_progress,
 ) -> PreparedText:  # fmt: skip
-    """Reads the text, trains a tokenizer on it unless one is given, and tokenizes; a second time it is all there.
+    """Read the text, train a tokenizer on it unless one is given, and tokenize; results are cached.
 
-    A validation part is taken from the end of the tokens, so the tokenizer knows its words; files for validation it
-    has not seen. `notice` is told what is worth a line, `progress` how many tokens there are so far.
+    A validation part is taken from the end of the tokens, so the tokenizer was trained on it; on separate validation
+    files it was not. `notice` gets messages, `progress` the number of tokens so far.
     """
     folder, sources = content_cache.cache_dir(cache), find_texts(data.sources, data)
     own = find_texts(data.validations, data)
@@ -140,7 +140,7 @@ def prepare_text(
 
 
 def split_shards(whole: TokenShards, share: float) -> tuple[TokenShards, TokenShards]:
-    """The first tokens to train on and the last to validate on; with 0.1 the customary parts of tinyshakespeare."""
+    """Training tokens first, validation tokens last; 0.1 gives the customary split of tinyshakespeare."""
     border = int((1 - share) * len(whole))
     if min(border, len(whole) - border) < 2:
         raise DataError(f"{whole.name}: {len(whole):,} tokens are too few to keep {share:g} of them for validation; "
@@ -149,25 +149,25 @@ def split_shards(whole: TokenShards, share: float) -> tuple[TokenShards, TokenSh
 
 
 def cached_tokenizer(setting: config.Tokenizer, sources: Sequence[TextSource | TextColumn], folder: Path) -> Tokenizer:
-    """The tokenizer that a setting asks for: from the cache, or trained now and kept there."""
-    if isinstance(setting, config.TokenizerFile | config.ByteTokenizer):  # nothing to learn
+    """The configured tokenizer: from the cache, or trained now and stored there."""
+    if isinstance(setting, config.TokenizerFile | config.ByteTokenizer):  # no training needed
         return train_tokenizer(setting, [])
     learnt = {
         name: value for name, value in config.to_dict(setting).items() if name != "specials"
-    }  # learns from all text
+    }  # the tokenizer trains on all text
     about = {"format": SHARD_FORMAT, "texts": [source.digest for source in sources], "setting": learnt,
              "tokenizers": version("tokenizers")}  # fmt: skip
     path = folder / f"{content_cache.content_key(about)}.tokenizer.json"
-    with suppress(DataError):  # none there, or damaged
+    with suppress(DataError):  # not cached, or damaged
         return Tokenizer.load(path, setting.specials)
     made = train_tokenizer(setting, iterate_text(sources))
-    with suppress(OSError):  # the ids will meet the same trouble, and say so
+    with suppress(OSError):  # writing the ids will fail too, and report it
         atomic.write_file(path, [made.text().encode()])
     return made
 
 
 def iterate_text(sources: Sequence[TextSource | TextColumn]) -> Iterator[str]:
-    """All that the sources say, in parts."""
+    """All text of the sources, in parts."""
     tally, empty = BadRecordPolicy.of(sources), True
     for document in (document for source in sources for document in source.documents(tally)):
         for part in split_at_borders(document.parts(), "between words"):

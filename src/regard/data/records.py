@@ -1,9 +1,9 @@
-"""Records: what a file holds a line or a row at a time, as columns by name; the text column; the bad-record policy.
+"""Records: the lines or rows of a file as columns by name; the text column; the bad-record policy.
 
     {"en": "Go.", "fr": "Va !"}        en,fr          Record(en="Go.", fr="Va !")   .where == "pairs.csv:2"
                                        Go.,Va !
 
-Records stream: one is in memory at a time, however long the file. Bytes that are no UTF-8 are explained with a remedy.
+Records are streamed: one at a time is in memory. Invalid UTF-8 raises an error that suggests a remedy.
 """
 
 import codecs
@@ -19,11 +19,11 @@ from regard.files.compression import readable_errors
 
 MAX_LINE_BYTES = (
     1 << 26
-)  # bytes: a longer line is nothing to learn from, and a file without line ends would fill the memory
+)  # bytes: a longer line has no use, and a file without line ends would fill the memory
 
 
 class Record(dict[str, Any]):
-    """Columns by name, and where they stood. A column that is not there is a sentence."""
+    """A record: columns by name, and its file and line. A missing column raises DataError."""
 
     def __init__(self, columns: dict[str, Any], where: str) -> None:
         super().__init__(columns)
@@ -35,14 +35,14 @@ class Record(dict[str, Any]):
 
 
 class BadRecordPolicy:
-    """Meets bad records: the first stops everything, or all are passed over and counted."""
+    """Bad-record policy: raise at the first bad record, or skip and count them."""
 
     def __init__(self, bad: Literal["error", "skip"] = "error") -> None:
         self.way, self.count, self.first = bad, 0, ""
 
     @classmethod
     def of(cls, sources: Iterable[Any]) -> "BadRecordPolicy":
-        """As the sources say; a plain text says nothing."""
+        """The policy of the sources; plain texts have none."""
         return cls(
             "skip" if any(getattr(source, "on_bad_record", "error") == "skip" for source in sources) else "error"
         )
@@ -54,13 +54,13 @@ class BadRecordPolicy:
 
     @property
     def summary(self) -> str:
-        """What was passed over, in a sentence; nothing where nothing was."""
+        """A sentence about skipped records, or ""."""
         bad = "1 bad record was" if self.count == 1 else f"{self.count:,} bad records were"
         return f"{bad} passed over (data.on_bad_record is skip), the first: {self.first}" if self.count else ""
 
 
 class ReadableFile(Protocol):
-    """A file that can be read more than once, unpacked; `digest` is of what is read."""
+    """A decompressed file that can be read more than once; `digest` is of its contents."""
 
     @property
     def name(self) -> str: ...
@@ -71,7 +71,7 @@ class ReadableFile(Protocol):
 
 
 class RecordSource(Protocol):
-    """A source of records; `digest` tells what is read from it from anything else."""
+    """A source of records; `digest` identifies what is read from it."""
 
     @property
     def name(self) -> str: ...
@@ -79,14 +79,14 @@ class RecordSource(Protocol):
     def digest(self) -> str: ...
     @property
     def settings_used(self) -> dict[str, Any]:
-        """The settings of `data` that change what is read."""
+        """The settings of `data` that affect reading."""
         ...
 
     def records(self, tally: BadRecordPolicy) -> Iterator[Record]: ...
 
 
 def good_lines(file: ReadableFile, tally: BadRecordPolicy) -> Iterator[tuple[int, str]]:
-    """The good lines of a file with their numbers."""
+    """The valid lines of a file with their numbers."""
     for number, line in iterate_lines(file):
         if isinstance(line, DataError):
             tally.record_bad(line)
@@ -95,7 +95,7 @@ def good_lines(file: ReadableFile, tally: BadRecordPolicy) -> Iterator[tuple[int
 
 
 def iterate_lines(file: ReadableFile) -> Iterator[tuple[int, str | DataError]]:
-    """Every line with its number; one that cannot be read is what is wrong with it. Line ends stay."""
+    """Every line with its number, newline included; an unreadable line is replaced by its error."""
     with readable_errors(file.name), file.open() as opened:
         number = 0
         while raw := opened.readline(MAX_LINE_BYTES):
@@ -118,7 +118,7 @@ def decode_line(raw: bytes, where: str) -> str | DataError:
 
 
 def line_too_long(opened: IO[bytes], where: str) -> DataError:
-    """Reads on to the end of the line."""
+    """The error for a long line, after reading to its end."""
     while (raw := opened.readline(MAX_LINE_BYTES)) and not raw.endswith(b"\n"):
         pass
     return DataError(f"{where}: a line of more than {MAX_LINE_BYTES >> 20} MiB; break it into several records")
@@ -126,7 +126,7 @@ def line_too_long(opened: IO[bytes], where: str) -> DataError:
 
 @dataclass(frozen=True)
 class Document:
-    """One text, whole, and where it stood."""
+    """A whole text and its source."""
 
     path: str
     text: str
@@ -141,7 +141,7 @@ class Document:
 
 @dataclass(frozen=True)
 class TextColumn:
-    """The texts in one column; those that are empty are left out."""
+    """The non-empty texts in one column."""
 
     table: RecordSource
     column: str
@@ -167,7 +167,7 @@ class TextColumn:
 
 
 def text_of_record(record: Record, column: str) -> str:
-    """A text, or words in a list."""
+    """The text of a column; a list of words is joined."""
     found = record[column]
     if isinstance(found, list) and all(isinstance(word, str) for word in found):
         return " ".join(found)
@@ -178,14 +178,14 @@ def text_of_record(record: Record, column: str) -> str:
 
 
 def explain_binary(block: bytes, place: int) -> str:
-    """What is wrong with a text that has a zero byte."""
+    """The error message for a text with a zero byte."""
     if block.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return f"UTF-16, expected UTF-8; {suggest_conversion('UTF-16')}"
     return f"not a text: byte {place:,} is zero; name a text file in UTF-8"
 
 
 def explain_encoding(problem: UnicodeDecodeError, start: int, lines: int) -> str:
-    """What is wrong with bytes that are no UTF-8: `start` is the place of the first, `lines` their line."""
+    """The error message for invalid UTF-8: `start` is the offset of the block, `lines` the number of its first line."""
     sample = problem.object[problem.start : problem.start + 4096].decode("utf-8", "replace")
     if sample.count("\ufffd") > 0.3 * len(sample) and len(sample) > 64:
         return f"not a text: bytes from {start + problem.start:,} on are no characters; name a text file in UTF-8"

@@ -1,9 +1,9 @@
-"""Row store: memory-mapped rows, made once for a content and a setting, and made again where they do not fit.
+"""Row store: memory-mapped rows, built once for each content and setting, and rebuilt if they are damaged.
 
     <cache>/<key>.ids, .ends, ...      what a RowLayout writes, one row after the other
-    <cache>/<key>.json                 what they are made from, and how many: written last, so that half is nothing
+    <cache>/<key>.json                 content key and count: written last, so that incomplete files do not count
 
-`example_store` stores lists of ids and `tensor_store` tensors of any shape; what is the same for both is here.
+`example_store` stores lists of ids and `tensor_store` tensors of any shape; their common part is here.
 """
 
 import json
@@ -22,13 +22,13 @@ from regard.data.token_shards import Notice, Progress, map_file, uncached_notice
 from regard.files import atomic, content_cache
 
 OnBadRecord = Literal["error", "skip"]
-RowMaker = Callable[[BadRecordPolicy], Iterable[Any]]  # makes all rows, and tallies the records it cannot use
-ColumnSizes = dict[str, int]  # numbers in each file
-STRANGE = (KeyError, TypeError, ValueError, AttributeError)  # what comes of JSON that we did not write
+RowMaker = Callable[[BadRecordPolicy], Iterable[Any]]  # yields all rows, and counts skipped records
+ColumnSizes = dict[str, int]  # file suffix -> count of numbers
+STRANGE = (KeyError, TypeError, ValueError, AttributeError)  # errors from JSON that was not written here
 
 
 class StoredRows(Protocol):
-    """Rows that can be read by their number."""
+    """Rows that are read by number."""
 
     @property
     def count(self) -> int: ...
@@ -42,10 +42,9 @@ class StoredRows(Protocol):
 
 
 class RowSequence(Sequence[Any]):
-    """Rows by their number; `which` of all that are kept are meant (none: all, in order).
+    """Rows by number; `which` selects some of the stored rows (None: all, in order).
 
-    `told` is worth a line of a training log: what was cut and what was passed over. `digest` tells what they
-    were made from.
+    `told` are notices for the training log, about truncated and skipped records. `digest` identifies their content.
     """
 
     kept: Any
@@ -67,22 +66,22 @@ class RowSequence(Sequence[Any]):
         return self.kept.row(row if self.which is None else int(self.which[row]))
 
     def lengths(self) -> Tensor:
-        """(rows,) how many tokens each will be: of lists the longest."""
+        """(rows,) number of tokens of each row; of several lists, the longest."""
         lengths: Tensor = self.kept.lengths()
         return lengths if self.which is None else lengths[self.which]
 
     def marks(self) -> Tensor:
-        """(rows,) the hash of what each asks."""
+        """(rows,) the hash of each input."""
         marks: Tensor = self.kept.marks
         return marks if self.which is None else marks[self.which]
 
     def part(self, which: Tensor, name: str) -> Self:
-        """Some of the rows; nothing is copied."""
+        """A selection of the rows, without copying."""
         return type(self)(self.kept, name, which if self.which is None else self.which[which], self.told, self.digest)
 
 
 class RowLayout(Protocol):
-    """How rows become files: `add` puts one into `parts`, which are written and cleared when they are `full`."""
+    """File layout of rows: `add` appends one to `parts`, which are written and cleared when they are `full`."""
 
     files: dict[str, torch.dtype]
     rows: int
@@ -98,21 +97,21 @@ class RowLayout(Protocol):
     def clear(self) -> None: ...
 
     def facts(self, sizes: ColumnSizes, tally: BadRecordPolicy) -> dict[str, Any]:
-        """What the JSON says beside what the rows are made from: columns, and "told"."""
+        """Further entries of the JSON: columns, and notices under "told"."""
         ...
 
     def sizes(self, known: dict[str, Any]) -> ColumnSizes:
-        """How large files are of which the JSON says this."""
+        """The file sizes that this JSON implies."""
         ...
 
     def built(self, known: dict[str, Any], files: dict[str, Tensor]) -> StoredRows | None:
-        """The rows; None where the files do not fit together."""
+        """The stored rows; None if the files do not match."""
         ...
 
 
 @dataclass(frozen=True)
 class StoreJob:
-    """Rows to be made: how, laid out how, and the progress callback."""
+    """A build of rows: their maker, layout and progress callback."""
 
     made: RowMaker
     layout: Callable[[], RowLayout]
@@ -120,7 +119,7 @@ class StoreJob:
     progress: Progress
 
     def gathering(self, layout: RowLayout, tally: BadRecordPolicy) -> Iterator[dict[str, Any]]:
-        """The files' next parts, again and again until all rows are in them."""
+        """Yield the next parts of the files until all rows are written."""
         for row in self.made(tally):
             layout.add(row)
             if layout.full:
@@ -134,7 +133,7 @@ class StoreJob:
 def store_rows(
     job: StoreJob, about: dict[str, Any], folder: Path, name: str, notice: Notice
 ) -> tuple[StoredRows, tuple[str, ...]]:
-    """The rows that `about` stands for, from the cache or made now and kept there; and what is told of them."""
+    """The rows of the content key `about`, from the cache or built now and stored; and their notices."""
     path = folder / content_cache.content_key(about)
     found = map_rows(path, about, job.layout())
     if found is None:
@@ -152,7 +151,7 @@ def store_rows(
 
 
 def write_rows(path: Path, about: dict[str, Any], job: StoreJob) -> None:
-    """Writes the files side by side, then what they are."""
+    """Write the files in parallel, then the JSON."""
     path.with_suffix(".json").unlink(missing_ok=True)
     layout, tally = job.layout(), BadRecordPolicy(job.bad)
     with ExitStack() as stack:
@@ -166,19 +165,19 @@ def write_rows(path: Path, about: dict[str, Any], job: StoreJob) -> None:
 
 
 def map_rows(path: Path, about: dict[str, Any], layout: RowLayout) -> tuple[StoredRows, tuple[str, ...]] | None:
-    """The kept files, without reading them; None where they are not there, or not as they should be."""
+    """Memory-map the cached files; None if they are missing or damaged."""
     known = content_cache.read_json_or_none(path.with_suffix(".json"))
     if not isinstance(known, dict) or {name: known.get(name) for name in about} != json.loads(json.dumps(about)):
         return None
     try:
         sizes, told = layout.sizes(known), tuple(map(str, known["told"]))
         found = {name: map_file(path.with_suffix(f".{name}"), sizes[name], kind) for name, kind in layout.files.items()}
-    except STRANGE:  # no room to map them is another matter, and is heard
+    except STRANGE:  # lack of memory for the mapping is raised instead
         return None
     files = {name: file for name, file in found.items() if file is not None}
     try:
         kept = layout.built(known, files) if len(files) == len(layout.files) else None
-    except (*STRANGE, RuntimeError):  # sizes that are no table
+    except (*STRANGE, RuntimeError):  # invalid sizes
         return None
     return None if kept is None else (kept, told)
 

@@ -1,13 +1,13 @@
 """Sources: texts and records found by name.
 
     shakespeare, tatoeba-en-fr:test    packaged         a.txt, a.jsonl.gz, a.csv, a.parquet   files, by their suffix
-    folder, folder/*.jsonl             several files    a.en + a.fr                           lines that go together
-    -, -.jsonl                         standard input   toy:sort(20), hf:owner/name:split     made, or fetched
-    pets/cat/1.png, pets/dog/2.png     files as records, by a folder's name (readers/file_folder.py)
+    folder, folder/*.jsonl             several files    a.en + a.fr                           parallel lines
+    -, -.jsonl                         standard input   toy:sort(20), hf:owner/name:split     generated, downloaded
+    pets/cat/1.png, pets/dog/2.png     files as records, labelled by folder (readers/file_folder.py)
 
-What is read as text is UTF-8: line ends stay as they are and a byte order mark is dropped. A folder gives the files
-that it has of one kind in the order of their paths, without hidden or empty ones. `find_texts` and `find_records` take
-the same names: a record's text is one of its columns, and a text's records are its lines.
+Text is UTF-8: line ends are preserved and a byte order mark is dropped. A folder yields its files of one kind in the
+order of their paths, without hidden or empty ones. `find_texts` and `find_records` take the same names: a record's text
+is one of its columns, and a text's records are its lines.
 """
 
 import codecs
@@ -42,12 +42,12 @@ RECORD_SUFFIXES = (*FORMATS, ".parquet")
 STANDARD = "-"
 STDIN_COPIES: "weakref.WeakKeyDictionary[IO[bytes], IO[bytes]]" = (
     weakref.WeakKeyDictionary()
-)  # what standard input said
+)  # copies of standard input
 
 
 @dataclass(frozen=True)
 class TextSource:
-    """One text, which can be read in parts and more than once; `held` keeps what standard input says only once."""
+    """A text that can be read in parts and more than once; `held` keeps the copy of standard input."""
 
     name: str
     path: Path
@@ -57,7 +57,7 @@ class TextSource:
         yield self
 
     def parts(self) -> Iterator[str]:
-        """The text, a block at a time; no character is split, and none lost."""
+        """The text in blocks, cut between characters."""
         decoder, read, lines = codecs.getincrementaldecoder("utf-8-sig")(), 0, 1
         for block in chain(self.blocks(), [b""]):
             read += len(block)
@@ -89,7 +89,7 @@ class TextSource:
 
     @cached_property
     def digest(self) -> str:
-        """The sha256 of what is read."""
+        """SHA-256 of the text."""
         found = hashlib.sha256()
         for block in self.blocks():
             found.update(block)
@@ -101,22 +101,22 @@ class TextSource:
             return file.read(len(codecs.BOM_UTF8) + 1) in (b"", codecs.BOM_UTF8)
 
 
-# Formats that are no text enter themselves here, by how a name ends (unpacked: ".npz" of a.npz and of a.npz.xz); of
-# names joined by " + " the first one decides.
+# Formats other than text are registered here, by suffix after decompression (".npz" for a.npz and a.npz.xz); of
+# names joined by " + " the first decides.
 SOURCE_SUFFIXES: dict[str, Callable[[TextSource], RecordSource]] = {}
 JOINED_SOURCES: dict[str, Callable[[Sequence[TextSource]], RecordSource]] = {}
-SOURCE_PREFIXES: dict[str, Callable[[str], RecordSource]] = {}  # or by how it begins, as "graphs:"
+SOURCE_PREFIXES: dict[str, Callable[[str], RecordSource]] = {}  # or by prefix, such as "graphs:"
 
 
 def match_suffix(name: str, known: Iterable[str]) -> str | None:
-    """How a file's name ends, among the endings that are known; the longest counts."""
+    """The longest known suffix of a file name."""
     plain = name.lower()
     plain = plain.removesuffix(Path(plain).suffix) if Path(plain).suffix in DECOMPRESSORS else plain
     return max((each for each in known if plain.endswith(each)), key=len, default=None)
 
 
 def read_texts(sources: Sequence[str], settings: Data | None = None) -> Iterator[Document]:
-    """The texts of the sources one after the other, each whole."""
+    """The texts of the sources one after the other, each as a whole."""
     tally = BadRecordPolicy(settings.on_bad_record if settings else "error")
     for source in find_texts(sources, settings):
         for document in source.documents(tally):
@@ -124,7 +124,7 @@ def read_texts(sources: Sequence[str], settings: Data | None = None) -> Iterator
 
 
 def find_texts(names: Sequence[str], settings: Data | None = None) -> list[TextSource | TextColumn]:
-    """The texts that are there by these names; DataError where there is none."""
+    """Find the texts of these names; DataError for an unknown name."""
     settings = settings or Data()
     things = (thing for name in names for thing in resolve_name(name, settings, TEXT_SUFFIXES))
     return [
@@ -134,19 +134,19 @@ def find_texts(names: Sequence[str], settings: Data | None = None) -> list[TextS
 
 
 def find_records(names: Sequence[str], settings: Data | None = None) -> list[RecordSource]:
-    """The records that are there by these names; those of a text are its lines."""
+    """Find the records of these names; the records of a text are its lines."""
     settings = settings or Data()
     things = (thing for name in names for thing in resolve_name(name, settings, RECORD_SUFFIXES))
     return [RecordFile(thing, settings) if isinstance(thing, TextSource) else thing for thing in things]
 
 
 def name_sources(names: Sequence[str]) -> str:
-    """What several sources are called together."""
+    """A joint name for several sources."""
     return ", ".join([*names[:3], *["..."] * (len(names) > 3)])
 
 
 def check_settings_used(settings: Data, things: Sequence[TextSource | TextColumn | RecordSource]) -> None:
-    """No setting is passed over in silence."""
+    """Refuse settings that none of the sources uses."""
     told = [thing.table if isinstance(thing, TextColumn) else thing for thing in things]
     known = {name for thing in told if not isinstance(thing, TextSource) for name in thing.settings_used}
     takers = {
@@ -159,7 +159,7 @@ def check_settings_used(settings: Data, things: Sequence[TextSource | TextColumn
 
 
 def resolve_name(name: str, settings: Data, kind: tuple[str, ...]) -> list[TextSource | RecordSource]:
-    """What a name stands for; `kind` is what a folder is searched for first."""
+    """Resolve a name; `kind`: the kinds of file to look for first in a folder."""
     if name.startswith(TOY_PREFIX):
         return [open_toy(name)]
     if name.startswith(HUB_PREFIX):
@@ -188,7 +188,7 @@ def resolve_name(name: str, settings: Data, kind: tuple[str, ...]) -> list[TextS
 
 
 def open_by_suffix(source: TextSource, settings: Data, kind: tuple[str, ...]) -> TextSource | RecordSource:
-    """A file as what its name says that it is."""
+    """Open a file by its suffix."""
     if file_format(source.name) == ".parquet":
         return ParquetFile(source.name, source.path)
     if (known := match_suffix(source.name, SOURCE_SUFFIXES)) is not None:
@@ -199,7 +199,7 @@ def open_by_suffix(source: TextSource, settings: Data, kind: tuple[str, ...]) ->
 
 
 def resolve_pattern(name: str, settings: Data, kind: tuple[str, ...]) -> list[TextSource | RecordSource]:
-    """A name that is no path: a pattern, several files that belong together, or a slip of the pen."""
+    """Resolve a name that is not a path: a glob pattern, several joined files, or a typing error."""
     if " + " in name:
         paths = [Path(part.strip()).expanduser() for part in name.split(" + ")]
         if (known := match_suffix(paths[0].name, JOINED_SOURCES)) is not None:
@@ -222,9 +222,9 @@ def resolve_pattern(name: str, settings: Data, kind: tuple[str, ...]) -> list[Te
 
 
 def list_folder(folder: Path, settings: Data, kind: tuple[str, ...]) -> list[TextSource | RecordSource]:
-    """The files in a folder and the folders in it: texts, or else records; the other way round for records.
+    """The files in a folder and its subfolders: texts, or else records; with `kind` records, the other way round.
 
-    Where there is neither, files that are records themselves: pictures, sounds.
+    If there are neither, files that are records themselves, such as images.
     """
     paths: list[Path] = []
     with readable_errors(str(folder)):
@@ -255,7 +255,7 @@ def list_folder(folder: Path, settings: Data, kind: tuple[str, ...]) -> list[Tex
 def open_files(
     name: str, paths: Sequence[Path], settings: Data, kind: tuple[str, ...], none: str
 ) -> list[TextSource | RecordSource]:
-    """Each file that is not empty, in the order of their paths."""
+    """Open each non-empty file, in the order of their paths."""
     sources = [source for path in sorted(paths) if not (source := TextSource(str(path), path)).empty]
     if not sources:
         what = "only empty texts in it" if paths else none
@@ -270,13 +270,13 @@ def check_not_empty(source: TextSource) -> TextSource:
 
 
 def spool_stdin(name: str) -> TextSource:
-    """Standard input, kept in a nameless file: it will be read more than once, and may be larger than memory."""
+    """Copy standard input to a temporary file: it is read more than once, and may be larger than memory."""
     source = TextSource(f"standard input{name[1:]}", Path(STANDARD))
     with readable_errors(source.name):
         if sys.stdin is None or sys.stdin.closed:
             raise OSError(0, "closed")
         said = sys.stdin.buffer
-        if said not in STDIN_COPIES:  # a second reader gets the same
+        if said not in STDIN_COPIES:  # a second reader gets the same copy
             STDIN_COPIES[said] = held = tempfile.TemporaryFile()  # noqa: SIM115  open for as long as its input
             weakref.finalize(said, held.close)
             shutil.copyfileobj(said, held, BLOCK)

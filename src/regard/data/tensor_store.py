@@ -1,11 +1,11 @@
-"""Tensor store: rows of tensors of any shape that a Processor made of records, in memory-mapped files.
+"""Tensor store: rows of tensors of any shape, built by a Processor from records, in memory-mapped files.
 
     {"image": uint8 (3, 32, 32), "label": int64 ()}       <cache>/<key>.bytes     one tensor after the other
     {"sound": float32 (16000,),  "label": int64 ()}                .shapes    their sizes                int64
                                                                    .lengths   how many tokens a row is   int64
-    <key>.json: what they are made from, the columns, how many     .marks     a hash of each input       int64
+    <key>.json: content key, columns, count                        .marks     a hash of each input       int64
 
-Stored by `row_store`, as the lists of ids of `example_store` are. A mark is the hash of a row's first tensor.
+Stored by `row_store`, like the lists of ids of `example_store`. A mark is the hash of a row's first tensor.
 """
 
 import ctypes
@@ -31,14 +31,14 @@ Row = dict[str, Tensor]
 RowLength = Callable[[Row], int]
 
 FORMAT = 1
-CHUNK = 1 << 22  # bytes that are gathered before they are written
-ALIGNED = 8  # bytes: where a tensor begins
+CHUNK = 1 << 22  # bytes buffered before writing
+ALIGNED = 8  # alignment of tensors in bytes
 TYPES = {str(kind).removeprefix("torch."): kind for kind in (torch.uint8, torch.float32, torch.int64, torch.bool)}
 FILES = {"bytes": torch.uint8, "shapes": torch.int64, "lengths": torch.int64, "marks": torch.int64}
 
 
 class TensorColumn(NamedTuple):
-    """A tensor of every row: its name, its type, and how many axes it has."""
+    """A tensor column: its name, dtype and number of axes."""
 
     name: str
     type: str
@@ -46,18 +46,18 @@ class TensorColumn(NamedTuple):
 
 
 class TensorRows(RowSequence):
-    """Rows of tensors by their number."""
+    """Rows of tensors by number."""
 
     @property
     def alike(self) -> bool:
-        """Whether all rows have the same shapes, so that batches have too."""
+        """Whether all rows, and therefore batches, have the same shapes."""
         shapes = self.kept.shapes
         return bool((shapes == shapes[:1]).all())
 
 
 @dataclass(frozen=True)
 class StoredTensors:
-    """The files, mapped or in memory."""
+    """The files, memory-mapped or in memory."""
 
     columns: tuple[TensorColumn, ...]
     count: int
@@ -72,7 +72,7 @@ class StoredTensors:
 
     @cached_property
     def starts(self) -> Tensor:  # (rows, columns + 1)
-        """Where in the bytes each tensor begins, and where the row ends."""
+        """The byte offset of each tensor, and of the end of the row."""
         each, axis = [], 0
         for column in self.columns:
             numbers = self.shapes[:, axis : axis + column.axes].prod(-1)
@@ -89,7 +89,7 @@ class StoredTensors:
             size, shape = shape[: column.axes], shape[column.axes :]
             kind = TYPES[column.type]
             stop = start + math.prod(size) * kind.itemsize
-            found[column.name] = self.bytes[start:stop].view(kind).view(size).clone()  # never the file itself
+            found[column.name] = self.bytes[start:stop].view(kind).view(size).clone()  # not a view of the file
         return found
 
     def lengths(self) -> Tensor:  # (rows,)
@@ -97,7 +97,7 @@ class StoredTensors:
 
     @property
     def is_complete(self) -> bool:
-        """Whether there are as many bytes as the shapes say."""
+        """Whether the number of bytes agrees with the shapes."""
         return len(self.bytes) == (int(self.starts[-1, -1]) if self.count else 0)
 
 
@@ -106,7 +106,7 @@ def round_up(size: Any) -> Any:
 
 
 class TensorWriter:
-    """Rows on their way to the files: `parts` are those that are not written yet."""
+    """Writes rows: `parts` are those not yet written."""
 
     files = FILES
 
@@ -156,19 +156,19 @@ def dtype_name(tensor: Tensor) -> str:
 
 
 def tensor_bytes(tensor: Tensor) -> bytes:
-    """The bytes of a tensor, its last axis first."""
+    """The bytes of a tensor in C order."""
     tensor = tensor.detach().cpu().contiguous()
     return ctypes.string_at(tensor.data_ptr(), tensor.nbytes) if tensor.nbytes else b""
 
 
 def hash_tensor(raw: bytes, tensor: Tensor) -> int:
-    """A hash of a tensor: two of other shapes or types are never the same question."""
+    """A hash of a tensor, which includes its shape and dtype."""
     what = f"{dtype_name(tensor)} {list(tensor.shape)} ".encode()
     return int.from_bytes(hashlib.blake2b(what + raw, digest_size=8).digest(), "little", signed=True)
 
 
 def hash_row(row: Row) -> int:
-    """The mark that a row has."""
+    """The mark of a row: the hash of its first tensor."""
     first = next(iter(row.values()))
     return hash_tensor(tensor_bytes(first), first)
 
@@ -183,7 +183,7 @@ def store_tensors(
     progress: Progress = no_progress,
     length: RowLength = lambda row: 1,
 ) -> TensorRows:
-    """The rows that `about` stands for: from the cache, or made now and kept there."""
+    """The rows of the content key `about`: from the cache, or built now and stored there."""
     about = {"arrays": FORMAT, "bad": bad, **about}
     kept, told = store_rows(StoreJob(make, lambda: TensorWriter(length), bad, progress), about, folder, name, notice)
     return TensorRows(kept, name, told=told, digest=content_cache.content_key(about))

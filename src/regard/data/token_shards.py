@@ -3,8 +3,8 @@
     <cache>/<key>.ids      the ids, each 1, 2 or 4 bytes, little endian
     <cache>/<key>.json     format, dtype, count, and the sha256 of the texts and of the tokenizer
 
-The JSON is written last and says how long the ids are: where the two do not fit, they are made again. Where nothing can
-be written, the ids stay in memory, with a notice.
+The JSON is written last and has the length of the ids: if the two do not match, both are written again. If the cache is
+not writable, the ids stay in memory, with a notice.
 """
 
 import json
@@ -24,11 +24,11 @@ from regard.text.post_processor import without_post_processor
 from regard.text.tokenizer import Tokenizer, UnknownCharacter
 
 SHARD_FORMAT = 1
-# The name of a type, array's code for it, torch's type. (torch has little to offer for uint32; below 2³¹ it is int32.)
+# Name of a dtype, array's code for it, torch's dtype. (torch supports uint32 poorly; ids below 2³¹ fit int32.)
 TYPES = {"uint8": ("B", torch.uint8), "uint16": ("H", torch.uint16), "uint32": ("I", torch.int32)}
 
 Notice = Callable[[str], object]
-Progress = Callable[[int], object]  # is told how much is done: tokens of a text, rows of records
+Progress = Callable[[int], object]  # called with the progress: tokens of a text, rows of records
 
 
 def no_progress(done: int) -> None:
@@ -36,7 +36,7 @@ def no_progress(done: int) -> None:
 
 
 class TokenShards:
-    """The ids of a text, in a file or in memory; `name` is what to call it, `digest` tells it from others."""
+    """The ids of a text, in a file or in memory; `name` is for display, `digest` identifies them."""
 
     def __init__(self, data: Tensor, name: str = "the text", digest: str = "") -> None:
         self.data, self.name, self.digest = data, name, digest
@@ -45,11 +45,11 @@ class TokenShards:
         return len(self.data)
 
     def ids(self, start: int = 0, stop: int | None = None) -> Tensor:
-        """(N,) the ids from `start` up to `stop`, read now."""
+        """(N,) the ids from `start` to `stop`, read now."""
         return self.data[start:stop].long()
 
     def part(self, start: int, stop: int | None, name: str) -> "TokenShards":
-        """A stretch of the same ids; nothing is copied."""
+        """A slice of the same ids, without copying."""
         return TokenShards(self.data[start:stop], name, self.digest and f"{self.digest}[{start}:{stop}]")
 
 
@@ -60,7 +60,7 @@ def tokenize_sources(
     notice: Notice,
     progress: Progress = no_progress,
 ) -> TokenShards:
-    """The ids of the texts: from the cache, or made now and kept there."""
+    """The ids of the texts: from the cache, or tokenized now and stored there."""
     dtype = smallest_int_type(len(tokenizer))
     about = {"format": SHARD_FORMAT, "dtype": dtype, "texts": [source.digest for source in sources],
              "tokenizer": tokenizer_key(tokenizer)}  # fmt: skip
@@ -81,9 +81,9 @@ def tokenize_sources(
 
 
 def tokenizer_key(tokenizer: Tokenizer) -> str:
-    """What tells the ids of a tokenizer from those of others: its file, and whether it parses special tokens.
+    """The cache key of a tokenizer: a digest of its file, and whether it parses special tokens.
 
-    Of the file all but what a task puts around texts, which is in no id here.
+    The post-processor is left out: it adds tokens around a task's texts, and none to these ids.
     """
     text = without_post_processor(tokenizer)
     return content_cache.content_key([text, "parse"] if tokenizer.parses_specials else text)
@@ -95,7 +95,7 @@ def uncached_notice(folder: Path, problem: OSError) -> str:
 
 
 def skipped_notice(path: Path) -> str:
-    """What was said of bad records when the ids were made."""
+    """The notice about bad records when the ids were made."""
     known = content_cache.read_json_or_none(path.with_suffix(".json"))
     return str(known.get("passed over", "")) if isinstance(known, dict) else ""
 
@@ -110,9 +110,8 @@ def encode_documents(
     tally: BadRecordPolicy,
     progress: Progress = no_progress,
 ) -> "Iterator[array[int]]":
-    """The ids of one document after the other, in parts; the end token between documents and the start token before
-    each, where there are such tokens.
-    """
+    """The ids of all documents, in parts; with the end token between documents and the start token before each, if the
+    tokenizer has them."""
     code, count, last = TYPES[smallest_int_type(len(tokenizer))][0], 0, -1
     for number, document in enumerate(document for source in sources for document in source.documents(tally)):
         before, lines, first = 0, 1, True
@@ -135,15 +134,15 @@ def encode_documents(
 
 
 def separator_ids(tokenizer: Tokenizer, number: int, last: int, ids: Sequence[int]) -> list[int]:
-    """What stands between the last id of a document and the ids of the next, of that number; a document may have its
-    own start and end, as rendered chats do, and then they are not said twice."""
+    """Ids between the last id of a document and the ids of the next, of this number. Start and end tokens that a
+    document already has, as rendered chats do, are not repeated."""
     end, start = (tokenizer.special_ids.get(role) for role in ("eos", "bos"))
     ended = [] if end is None or not number or last == end else [end]
     return ended if start is None or (ids and ids[0] == start) else [*ended, start]
 
 
 def write_shards(path: Path, about: dict[str, Any], parts: "Iterable[array[int]]", tally: BadRecordPolicy) -> None:
-    """Writes the ids, then how many they are."""
+    """Write the ids, then the JSON with their number."""
     path.with_suffix(".json").unlink(missing_ok=True)
     count = 0
     with atomic.open_atomic(path) as file:
@@ -155,7 +154,7 @@ def write_shards(path: Path, about: dict[str, Any], parts: "Iterable[array[int]]
 
 
 def map_shards(path: Path, about: dict[str, Any]) -> Tensor | None:
-    """The kept ids, without reading them; None where there are none, or fewer or more than there should be."""
+    """Memory-map the cached ids; None if they are missing or of another number."""
     known, dtype = content_cache.read_json_or_none(path.with_suffix(".json")), TYPES[about["dtype"]][1]
     count = known.get("count") if isinstance(known, dict) else None
     if not isinstance(count, int) or {name: known.get(name) for name in about} != about:
@@ -164,7 +163,7 @@ def map_shards(path: Path, about: dict[str, Any]) -> Tensor | None:
 
 
 def map_file(path: Path, count: int, dtype: torch.dtype) -> Tensor | None:
-    """So many numbers in a file, without reading them; None where the file is longer or shorter."""
+    """Memory-map `count` numbers of a file; None if its size differs."""
     if not path.is_file() or path.stat().st_size != count * dtype.itemsize:
         return None
     return torch.from_file(str(path), shared=False, size=count, dtype=dtype) if count else torch.empty(0, dtype=dtype)

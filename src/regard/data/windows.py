@@ -1,17 +1,17 @@
 """Windows of a token stream: shuffled, sequential for evaluation, or striped for carried state.
 
-    text      . . │a a a a│b b b b│c c c c│. . .       windows of context 4, laid from offset 2
+    text      . . │a a a a│b b b b│c c c c│. . .       windows of context 4, from offset 2
     one row       │a a a a│b                           inputs: all but its last token; targets: all but its first
 
-WindowBatches: an epoch lays windows of `context` targets from a random offset and shuffles them: every token is a
-target once, but for the few before the first window and after the last.
+WindowBatches: an epoch places windows of `context` targets from a random offset and shuffles them: every token is a
+target once, except the few before the first window and after the last.
 
     text      a a a a b b b b c c c c d d d d        batch 2, accumulate 2: four stripes
     step 0    a a   b b   c c   d d                  the first windows of all stripes
-    step 1      a a   b b   c c   d d                the next ones: row i goes on where row i stopped
+    step 1      a a   b b   c c   d d                the next ones: row i continues row i
 
-StripedBatches: an epoch begins somewhere in the first window of the text and ends when all stripes are read; then every
-row begins anew. Both are pure functions of seed and step, so any step of any run can be made again.
+StripedBatches: an epoch starts at a random offset in the first window and ends when all stripes are read; then every
+row restarts. Both are pure functions of seed and step, so any step of any run can be reproduced.
 """
 
 from collections.abc import Iterator
@@ -25,7 +25,8 @@ from regard.data.token_shards import TokenShards
 
 
 class StripedBatches:
-    """`size` rows a micro-batch, each the next window of its stripe; `accumulate` of them make a step."""
+    """Batches for carried state: `size` rows a micro-batch, each the next window of its stripe; `accumulate` make a
+    step."""
 
     def __init__(self, shards: TokenShards, context: int, size: int, seed: int, accumulate: int = 1) -> None:
         rows = size * accumulate
@@ -34,7 +35,7 @@ class StripedBatches:
                             f"{context:,}; set train.batch_size or train.context lower, or name more text")  # fmt: skip
         self.shards, self.context, self.size, self.seed = shards, context, size, seed
         self.accumulate = accumulate
-        # as in windows at random, one window less leaves room to begin anywhere
+        # one window less leaves room for a random offset
         self.count = max(1, (len(shards) - 1 - context) // (rows * context))  # windows in a stripe
 
     def batch(self, step: int) -> Tensor:
@@ -43,7 +44,7 @@ class StripedBatches:
         return rows[torch.tensor(self.names(step))].long()
 
     def names(self, step: int) -> list[int]:
-        """Where in the text the rows of a micro-batch begin."""
+        """The text offsets of the rows of a micro-batch."""
         step, part = divmod(step, self.accumulate)
         epoch, window = divmod(step, self.count)
         first = self.offset(epoch) + window * self.context
@@ -57,16 +58,16 @@ class StripedBatches:
         )
 
     def begins(self, step: int) -> bool:
-        """Whether all rows begin anew at this optimizer step."""
+        """Whether all rows restart at this optimizer step."""
         return step % self.count == 0
 
     def epochs(self, step: int) -> float:
-        """How often the text has been read after so many micro-batches."""
+        """The number of epochs read after so many micro-batches."""
         return step / (self.count * self.accumulate)
 
 
 class WindowBatches:
-    """Random batches; `count` windows make an epoch, and batches run on from one epoch into the next."""
+    """Shuffled windows; `count` make an epoch, and batches run on from one epoch into the next."""
 
     def __init__(self, shards: TokenShards, context: int, batch: int, seed: int) -> None:
         if len(shards) <= context:
@@ -74,7 +75,7 @@ class WindowBatches:
                             f"set train.context={max(1, len(shards) - 1)} or less, name more text, or keep less of "
                             "it back (data.validation)")  # fmt: skip
         self.shards, self.context, self.size, self.seed = shards, context, batch, seed
-        # One window fewer than would fit leaves room to begin anywhere: a token meets many neighbours in many epochs.
+        # One window less leaves room for a random offset: over epochs a token occurs at many positions of a window.
         self.count = max(1, (len(shards) - context) // context)
         self.starts: dict[int, Tensor] = {}
 
@@ -88,17 +89,17 @@ class WindowBatches:
         return rows[starts[skip : skip + self.size]].long()
 
     def names(self, step: int) -> list[int]:
-        """Where in the text the rows of a step begin."""
+        """The text offsets of the rows of a step."""
         first = step * self.size
         places = range(first, first + self.size)
         return [int(self.epoch(place // self.count)[place % self.count]) for place in places]
 
     def epochs(self, step: int) -> float:
-        """How often the text has been read after so many steps."""
+        """The number of epochs read after so many steps."""
         return step * self.size / self.count
 
     def epoch(self, number: int) -> Tensor:
-        """(count,) where the windows of an epoch begin, in the order in which they are read."""
+        """(count,) window offsets of an epoch, in reading order."""
         if number not in self.starts:
             chance = torch.Generator().manual_seed(mix_seed(self.seed, number))
             slack = len(self.shards) - 1 - self.count * self.context
@@ -112,7 +113,7 @@ class WindowBatches:
 def sequential_windows(shards: TokenShards, context: int, batch: int, tokens: int | None = None) -> Iterator[Tensor]:
     """(b, n + 1) the text in order: every token but the first is a target exactly once. The last block may be shorter.
 
-    `tokens` ends after so many targets.
+    `tokens` stops after so many targets.
     """
     targets = min(len(shards) - 1, len(shards) if tokens is None else tokens)
     if targets < 1:

@@ -1,11 +1,11 @@
-"""Atomic writes: files, links and folders are replaced whole or not at all, whenever the writer is killed.
+"""Atomic writes: files, links and folders are replaced completely or not at all, whenever the writer is killed.
 
     .lab.3f9c.regard-new    a folder being written, or the folder of a file being written; locked by its writer
-    .lab.3f9c.regard-old    what stood at `lab`, for the moment in which the new one takes its place
-    lab                     the old one or the new one, whole
+    .lab.3f9c.regard-old    the previous `lab`, while the new one replaces it
+    lab                     the old one or the new one, complete
 
-A lock dies with its writer, also in another container or after a power cut, where the number of a process says nothing.
-Each writer sweeps what dead ones left beside it. No other module renames over what others read.
+A lock ends with its process, also in another container or after a power cut, where a process id proves nothing. Each
+writer removes what killed ones left beside it. No other module renames over files that others read.
 """
 
 import errno
@@ -29,14 +29,14 @@ TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]+\.regard-(?:new|old)", re.DOTALL)
 
 @contextmanager
 def open_atomic(path: Path) -> Iterator[IO[bytes]]:
-    """A file written aside, synced, and renamed at the end: at any moment there is the whole file or none."""
+    """Open a file that is written aside, synced, and renamed at the end: at any moment it is complete or absent."""
     with atomic_path(path) as aside, aside.open("xb") as file:
         yield file
 
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """Where to write a file; when the block ends it stands at `path`, in place of what was there before.
+    """A path to write to; when the block ends the file replaces `path`.
 
     It lies in a locked folder of its own: safetensors replaces the file that it writes, and a lock on it would be lost.
     """
@@ -50,19 +50,19 @@ def atomic_path(path: Path) -> Iterator[Path]:
     except OSError as problem:
         if NEW_SUFFIX not in str(problem.filename):
             raise
-        raise OSError(problem.errno, problem.strerror, str(path)) from None  # the name that the caller knows
+        raise OSError(problem.errno, problem.strerror, str(path)) from None  # the path that the caller knows
 
 
 def replace_file(aside: Path, path: Path) -> None:
-    """Put a file that was written aside on the disk, and then at its place."""
+    """Sync a temporary file to disk, and rename it to its final path."""
     fsync_path(aside)
     os.replace(aside, path)
 
 
 @contextmanager
 def open_output_file(path: Path) -> Iterator[IO[bytes]]:
-    """As `open_atomic`, for a file that a user names: a link stays a link, a device or a pipe is written to directly,
-    and no folder is made."""
+    """Like `open_atomic`, for a path from the user: a link stays a link, a device or a pipe is written directly, and no
+    folder is created."""
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, "", str(path))
     if not path.parent.is_dir():
@@ -73,7 +73,7 @@ def open_output_file(path: Path) -> Iterator[IO[bytes]]:
 
 
 def write_file(path: Path, parts: "Iterable[bytes | array[int]]") -> None:
-    """Writes a file whole, or not at all."""
+    """Write a file atomically."""
     with open_atomic(path) as file:
         for part in parts:
             file.write(part)
@@ -84,7 +84,7 @@ def write_json(path: Path, table: dict[str, Any]) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Whole or not at all, and on the disk: a run cannot be resumed without its config."""
+    """Write a text atomically and sync it to disk: a run cannot be resumed without its config."""
     try:
         write_file(path, [text.encode()])
     except OSError as problem:
@@ -92,7 +92,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def replace_link(link: Path, target: Path) -> None:
-    """A link to `target`, which may be relative to the link's folder, in place of what was there before."""
+    """Replace a link atomically; `target` may be relative to the link's folder."""
     with temporary_folder(link) as folder:
         (folder / link.name).symlink_to(target)
         os.replace(folder / link.name, link)
@@ -100,8 +100,8 @@ def replace_link(link: Path, target: Path) -> None:
 
 @contextmanager
 def replace_folder(path: Path) -> Iterator[Path]:
-    """A folder to write into; when the block ends it stands at `path`, in place of what was there before."""
-    path = Path(os.path.realpath(path))  # what a link points to is replaced, not the link
+    """A folder to write into; when the block ends it replaces `path`."""
+    path = Path(os.path.realpath(path))  # replace the target of a link, not the link
     path.parent.mkdir(parents=True, exist_ok=True)
     restore_folder(path)
     with temporary_folder(path) as new:
@@ -124,18 +124,18 @@ def replace_folder(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def temporary_folder(path: Path) -> Iterator[Path]:
-    """A new folder beside `path`, locked until the block ends, and removed then if it is still there."""
+    """A new folder beside `path`, locked until the block ends, and then removed if it still exists."""
     while True:
         new = path.with_name(f".{path.name}.{secrets.token_hex(4)}{NEW_SUFFIX}")
         new.mkdir()
         try:
             lock = os.open(new, os.O_RDONLY)
-        except FileNotFoundError:  # swept before it was opened
+        except FileNotFoundError:  # removed by another process before it was opened
             continue
         try:
-            with suppress(OSError):  # a file system without locks: then nothing is swept either
+            with suppress(OSError):  # a file system without locks: nothing is removed there either
                 fcntl.flock(lock, fcntl.LOCK_EX)
-            if not new.exists():  # swept before it was locked
+            if not new.exists():  # removed by another process before it was locked
                 continue
             try:
                 yield new
@@ -147,14 +147,14 @@ def temporary_folder(path: Path) -> Iterator[Path]:
 
 
 def remove_folder(path: Path) -> None:
-    """Also what goes is there whole or not at all: it goes under a name that is swept."""
+    """Remove a folder atomically: it is first renamed to a temporary name."""
     gone = path.with_name(f".{path.name}.{secrets.token_hex(4)}{NEW_SUFFIX}")
     os.replace(path, gone)
     shutil.rmtree(gone, ignore_errors=True)
 
 
 def fsync_path(path: Path) -> None:
-    """Wait until a file or the names in a folder are on the disk."""
+    """Sync a file, or the names in a folder, to disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -163,7 +163,7 @@ def fsync_path(path: Path) -> None:
 
 
 def recover_folders(parent: str | Path) -> None:
-    """Remove what killed writers left in a folder, and put back what they had moved aside."""
+    """Remove what killed writers left in a folder, and restore what they had moved aside."""
     parent = Path(parent)
     for old in sorted(parent.glob(f".*{OLD_SUFFIX}")):
         restore_moved(old)
@@ -174,7 +174,7 @@ def recover_folders(parent: str | Path) -> None:
 
 
 def restore_folder(path: Path) -> None:
-    """Put a folder back that a killed writer had moved aside."""
+    """Restore a folder that a killed writer had moved aside."""
     for old in sorted(path.parent.glob(f".*{OLD_SUFFIX}")):
         if final_path(old) == path:
             restore_moved(old)
@@ -192,19 +192,19 @@ def restore_moved(old: Path) -> None:
 
 
 def is_temporary(path: Path) -> bool:
-    """Whether a name is that of something half-written, which counts as nothing."""
+    """Whether a name is that of an incomplete file or folder, to be ignored."""
     return final_path(path) is not None
 
 
 def final_path(temporary: Path) -> Path | None:
-    """`.lab.3f9c.regard-old` was made for `lab`; None where a name was not made here."""
+    """The final path of a temporary one: `lab` for `.lab.3f9c.regard-old`; None for other names."""
     found = TEMPORARY.fullmatch(temporary.name)
     return temporary.with_name(found[1]) if found and found[1] not in (".", "..") else None
 
 
 @contextmanager
 def try_lock_folder(new: Path) -> Iterator[bool]:
-    """Whether a folder's writer is dead; as long as the block runs, no other may take the folder for his."""
+    """Whether a folder's writer has ended; no other process may claim the folder while the block runs."""
     try:
         lock = os.open(new, os.O_RDONLY)
     except OSError:

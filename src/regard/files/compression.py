@@ -1,4 +1,4 @@
-"""Compressed files, opened transparently by suffix; what cannot be read is one sentence.
+"""Compressed files, opened transparently by suffix; errors are one sentence.
 
 words.txt.gz   words.jsonl.xz   words.csv.zst        read as words.txt, words.jsonl, words.csv
 """
@@ -18,16 +18,16 @@ from regard.files.paths import check_regular_file
 from regard.files.size_limits import LIMIT_VARIABLE, format_bytes, max_bytes, stored_bytes
 
 BUFFER = 1 << 18
-SIP = 1 << 12  # packed bytes taken at a time: zstd may make a thousand of each
-WINDOW = 256 << 20  # bytes that an .xz file may look back
-RATIO = 100  # of what is unpacked to what was packed
+SIP = 1 << 12  # compressed bytes read at a time: zstd may expand each to a thousand
+WINDOW = 256 << 20  # largest dictionary window of an .xz file
+RATIO = 100  # highest compression ratio
 
 
 class ZstdFrames(io.RawIOBase):
-    """The frames of a .zst file or the streams of an .xz file, one after the other; `fresh` begins one.
+    """Decompress the frames of a .zst file or the streams of an .xz file, one after the other; `fresh` starts a
+    decompressor.
 
-    The package's own reader takes a torn .zst file for a whole one, and Python's lets an .xz file say how much memory
-    it takes.
+    The package's own reader accepts a truncated .zst file, and Python's lets an .xz file choose its memory use.
     """
 
     def __init__(self, file: IO[bytes], fresh: Callable[[], Any], padding: bytes = b"") -> None:
@@ -57,7 +57,7 @@ class ZstdFrames(io.RawIOBase):
 
 
 def open_zst(path: Path) -> IO[bytes]:
-    """A .zst file through Python's own module (3.14), or the package of this name."""
+    """Open a .zst file with Python's own module (3.14), or the package zstandard."""
     try:
         return cast(IO[bytes], import_module("compression.zstd").open(path))
     except ImportError:
@@ -66,12 +66,12 @@ def open_zst(path: Path) -> IO[bytes]:
 
 
 def open_xz(path: Path) -> IO[bytes]:
-    """An .xz file, which may not look back further than those do that people pack (xz -9 takes 65 MB)."""
+    """Open an .xz file with a limited dictionary; usual ones are below the limit (xz -9 takes 65 MB)."""
     return cast(IO[bytes], ZstdFrames(path.open("rb"), lambda: lzma.LZMADecompressor(memlimit=WINDOW), b"\0"))
 
 
 class BoundedReader(io.RawIOBase):
-    """What comes out of a packed file, counted: no text is a hundred times as long as it is packed."""
+    """Count decompressed bytes and refuse a high compression ratio: no text compresses a hundredfold."""
 
     def __init__(self, file: IO[bytes], path: Path) -> None:
         self.file, self.path, self.count = file, path, 0
@@ -100,7 +100,7 @@ WORDS = {".gz": "gzip", ".xz": "xz", ".zst": "zstd"}
 
 
 def open_decompressed(path: Path) -> IO[bytes]:
-    """The file, open to read what was packed in it."""
+    """Open a file for reading, decompressed."""
     check_regular_file(path, "to read from a pipe, name - and send the text to standard input")
     if path.suffix not in DECOMPRESSORS:
         return path.open("rb")
@@ -108,19 +108,19 @@ def open_decompressed(path: Path) -> IO[bytes]:
 
 
 def file_format(name: str) -> str:
-    """What a file's name says about what is in it: ".jsonl" of a.jsonl and of a.jsonl.gz."""
+    """The format suffix of a file: ".jsonl" of a.jsonl and of a.jsonl.gz."""
     path = Path(name)
     return (Path(path.stem) if path.suffix in DECOMPRESSORS else path).suffix.lower()
 
 
 @contextmanager
 def readable_errors(name: str) -> Iterator[None]:
-    """Turns what reading may raise into one sentence."""
+    """Turn the errors of reading into one sentence."""
     try:
         yield
     except Exception as problem:
         torn = isinstance(problem, gzip.BadGzipFile | zlib.error | lzma.LZMAError | EOFError)
-        if torn or type(problem).__name__ == "ZstdError":  # a class of a package that may not be there
+        if torn or type(problem).__name__ == "ZstdError":  # its package may not be installed
             kind = WORDS.get(Path(name).suffix, "packed")
             raise DataError(f"{name}: not a whole {kind} file ({problem}); pack it again, or name the plain text"
                             ) from None  # fmt: skip
@@ -131,7 +131,7 @@ def readable_errors(name: str) -> Iterator[None]:
 
 
 def require_package(module: str, what: str, otherwise: str) -> Any:
-    """A package of the extra `data`; DataError where it is not installed."""
+    """Import a package of the extra `data`; DataError if it is not installed."""
     try:
         return import_module(module)
     except ImportError:

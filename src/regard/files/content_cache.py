@@ -1,6 +1,6 @@
-"""The cache directory, content keys, and JSON files read tolerantly or strictly.
+"""Cache directory, content keys, and JSON files read tolerantly or strictly.
 
-A cached file is named by a hash of all that it is made from, so that none is ever out of date.
+A cached file is named by a hash of everything that it depends on, so it is never out of date.
 """
 
 import hashlib
@@ -14,29 +14,29 @@ from regard.files.paths import check_regular_file
 
 
 def cache_dir(cache: str | Path | None) -> Path:
-    """The folder to keep things in: the given one, $REGARD_CACHE, or `regard` in $XDG_CACHE_HOME or ~/.cache."""
+    """The cache directory: the given one, $REGARD_CACHE, or `regard` in $XDG_CACHE_HOME or ~/.cache."""
     usual = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "regard"
     return Path(cache or os.environ.get("REGARD_CACHE") or usual).expanduser()
 
 
 def content_key(about: Any) -> str:
-    """A name made of what something is made from."""
+    """A content key: a hash of everything that a file depends on."""
     return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
 
 
 def read_json_or_none(path: Path) -> Any:
-    """The JSON in a file, None where there is none that can be read."""
+    """The JSON in a file; None if it is missing or invalid."""
     try:
         return json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
         return None
 
 
-MAX_JSON_BYTES = 16 << 20  # bytes of a file of settings
+MAX_JSON_BYTES = 16 << 20  # largest JSON file
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
-    """The table in a JSON file."""
+    """The object in a JSON file."""
     check_regular_file(path, "fetch or write the folder again")
     try:
         if (size := path.stat().st_size) > MAX_JSON_BYTES:

@@ -1,4 +1,4 @@
-"""The lock of a run folder: one training process a folder; the lock dies with the process."""
+"""Lock of a run folder: one training process per folder; the lock ends with the process."""
 
 import fcntl
 import os
@@ -9,12 +9,12 @@ from pathlib import Path
 from regard import config
 from regard.config.errors import unwritable_error
 
-HELD: set[int] = set()  # folders that this process holds
-TRIES = 100  # to make and hold a folder that others remove at the same time
+HELD: set[int] = set()  # folders locked by this process
+TRIES = 100  # attempts to create and lock a folder that others may remove at the same time
 
 
 def release_after_fork() -> None:
-    """Another process that this one makes does not hold them: it may outlive this one."""
+    """Release locks in a forked child, which may outlive this process."""
     for folder in HELD:
         os.close(folder)
     HELD.clear()
@@ -25,10 +25,10 @@ os.register_at_fork(after_in_child=release_after_fork)
 
 @contextmanager
 def lock_folder(out: Path, new: bool = False, doing: str = "training") -> Iterator[None]:
-    """Lock the folder, or say what another process is `doing` there. A `new` one is made here, and removed if it is
-    empty in the end.
+    """Lock the folder, or raise if another process is `doing` something there. A `new` folder is created here, and
+    removed if it is empty in the end.
 
-    Only the process that holds a folder removes it: to others an empty folder may be a run that has just begun.
+    Only the process with the lock removes the folder: an empty one may be a run that has just started.
     """
     above = [place for place in out.parents if new and not place.exists()]
     folder = open_locked_folder(out, new, doing)
@@ -36,9 +36,9 @@ def lock_folder(out: Path, new: bool = False, doing: str = "training") -> Iterat
     try:
         yield
     finally:
-        if folder in HELD:  # not in a child that was forked meanwhile
+        if folder in HELD:  # not in a forked child
             if new:
-                with suppress(OSError):  # an empty folder is not worth keeping, nor are those that were made for it
+                with suppress(OSError):  # remove an empty folder, and the parents created for it
                     for place in (out, *above):
                         place.rmdir()
             HELD.discard(folder)
@@ -46,16 +46,16 @@ def lock_folder(out: Path, new: bool = False, doing: str = "training") -> Iterat
 
 
 def open_locked_folder(out: Path, new: bool, doing: str) -> int:
-    """The locked folder, as an open file; it is still the one that stands at `out`.
+    """Open and lock a folder, and check that it is still the one at `out`.
 
-    Between opening and locking, a process that held it may have removed it: a lock on what was removed is worth
-    nothing, and another process may hold the folder that stands there now.
+    Between opening and locking, another process may have removed it: a lock on a removed folder is worthless, and the
+    folder at `out` may be locked by another process.
     """
     for _ in range(TRIES):
         try:
             if new:
                 out.mkdir(parents=True, exist_ok=True)
-        except FileNotFoundError:  # a folder above was removed meanwhile, by the process that had made it
+        except FileNotFoundError:  # a parent folder was removed by the process that created it
             continue
         except OSError as problem:
             raise unwritable_error(out, problem) from None
@@ -78,7 +78,7 @@ def open_locked_folder(out: Path, new: bool, doing: str) -> int:
 
 
 def is_same_folder(folder: int, out: Path) -> bool:
-    """Whether an open folder is what stands at a path."""
+    """Whether an open folder is the one at a path."""
     try:
         return os.path.samestat(os.fstat(folder), os.stat(out))
     except FileNotFoundError:
@@ -92,4 +92,4 @@ def acquire_lock(folder: int, out: Path, doing: str) -> None:
         raise config.ConfigError(f"{out}: another process is {doing} there; wait for it to end, or choose another "
                                  "folder") from None  # fmt: skip
     except OSError:
-        pass  # a file system without locks: then there is none to respect
+        pass  # a file system without locks

@@ -1,4 +1,4 @@
-"""MANIFEST.json: the size and sha256 of each file in a folder, written last. Where it agrees, the folder is whole."""
+"""MANIFEST.json: the size and SHA-256 of each file in a folder, written last; a folder that matches it is complete."""
 
 import json
 import os
@@ -16,7 +16,7 @@ MANIFEST_NAME, MANIFEST_FORMAT = "MANIFEST.json", 1
 
 
 def write_manifest(folder: Path) -> None:
-    """Put every file on the disk and write down what it is."""
+    """Sync every file to disk and write the manifest."""
     files = {}
     for path in files_under(folder):
         fsync_path(path)
@@ -29,7 +29,7 @@ def write_manifest(folder: Path) -> None:
 
 
 def files_under(folder: Path) -> list[Path]:
-    """The files of a folder and of the folders in it."""
+    """The files of a folder and its subfolders."""
     return sorted(path for path in folder.rglob("*") if not path.is_dir())
 
 
@@ -47,9 +47,9 @@ def json_bytes(table: dict[str, Any]) -> bytes:
 
 
 def verify_manifest(path: str | Path, only: Container[str] | None = None) -> str:
-    """What is wrong with a folder that was written here, in a sentence; nothing if it is whole.
+    """A sentence on what is wrong with a folder written by this package; "" if it matches its manifest.
 
-    `only` looks at some of the files.
+    `only` restricts the check to some of the files.
     """
     folder = Path(path)
     try:
@@ -63,7 +63,7 @@ def verify_manifest(path: str | Path, only: Container[str] | None = None) -> str
 
 
 def manifest_entries(folder: Path) -> dict[str, dict[str, Any]]:
-    """The files that the manifest names."""
+    """The entries of the manifest."""
     path = folder / MANIFEST_NAME
     if not path.is_file():
         raise DataError(f"{folder}: there is no {MANIFEST_NAME}, which is written last; the folder is not whole")
@@ -75,13 +75,13 @@ def manifest_entries(folder: Path) -> dict[str, dict[str, Any]]:
         is_inside(name) and isinstance(facts, dict) for name, facts in files.items()
     ):
         raise DataError(f"{path}: expected the size and sha256 of each file under 'files'")
-    if path.read_bytes() != json_bytes(table):  # nothing vouches for the manifest but its own form
+    if path.read_bytes() != json_bytes(table):  # it has no checksum: check its form
         raise DataError(f"{path}: not as it was written, so it vouches for nothing")
     return files
 
 
 def is_inside(name: str) -> bool:
-    """A name that stays inside its folder."""
+    """Whether a name stays inside its folder."""
     return not os.path.isabs(name) and ".." not in name.split("/") and "\0" not in name
 
 
@@ -100,7 +100,7 @@ def describe_damage(path: Path, facts: dict[str, Any]) -> str:
 
 
 def unlisted_files(folder: Path) -> list[str]:
-    """Files that are in a folder and that its manifest does not name."""
+    """Files in a folder that its manifest does not list."""
     files: dict[str, dict[str, Any]] = {}
     with suppress(DataError):
         files = manifest_entries(folder)

@@ -1,7 +1,7 @@
-"""Path checks: which of the names that a user or a folder gives may be opened at all.
+"""Path checks: which paths from a user or a folder may be opened.
 
-A folder may come from anywhere, and a link in it may point anywhere: at a password file, a device, a pipe that never
-ends. A link is followed inside its folder, and inside the cache of the hub, whose folders are all links:
+A downloaded folder is untrusted, and a link in it may point anywhere: to a password file, a device, an endless pipe.
+A link is followed only within its folder, and within the hub cache, whose folders consist of links:
 
     models--org--name/snapshots/3f9c.../model.safetensors  ->  models--org--name/blobs/a81b...
 """
@@ -13,9 +13,9 @@ from regard.config.errors import DataError
 
 
 def check_regular_file(path: Path, remedy: str = "name a file") -> None:
-    """Refuse pipes, devices and sockets: to open one may wait forever, and to read one may never end.
+    """Refuse pipes, devices and sockets: opening one may block forever, and reading one may never end.
 
-    What is not there at all is left to the caller that opens it.
+    Missing files are left to the caller that opens them.
     """
     try:
         mode = path.stat().st_mode
@@ -26,10 +26,10 @@ def check_regular_file(path: Path, remedy: str = "name a file") -> None:
 
 
 def check_inside(path: Path, folder: Path) -> Path:
-    """Refuse a link that leads out of a folder; returns where it leads."""
+    """Refuse a link that leads out of a folder; returns its target."""
     try:
         real, home = path.resolve(strict=True), folder.resolve(strict=True)
-    except (OSError, RuntimeError, ValueError) as problem:  # also a circle of links, and a name that cannot be one
+    except (OSError, RuntimeError, ValueError) as problem:  # also circular links and invalid names
         reason = getattr(problem, "strerror", None) or str(problem)
         raise DataError(f"{path}: {reason.lower()}; fetch or write the folder again") from None
     if not real.is_relative_to(home) and not real.is_relative_to(hub_blobs(home)):
@@ -38,6 +38,6 @@ def check_inside(path: Path, folder: Path) -> Path:
 
 
 def hub_blobs(home: Path) -> Path:
-    """Where the links of a folder may lead: for a snapshot of the hub all that is kept of its model."""
+    """The folder that links may lead to: for a hub snapshot the model's cache."""
     of = home.parent.parent
     return of / "blobs" if home.parent.name == "snapshots" and of.name.startswith("models--") else home

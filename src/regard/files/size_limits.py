@@ -1,11 +1,11 @@
-"""Size limits: the bytes that reading a file may take, known from its header before memory is allocated.
+"""Size limits: the memory that reading a file may need, known from its header before it is allocated.
 
-A file of one kilobyte can promise gigabytes: zeros that were compressed, a header that lies, one word ten million
-times. Every reader adds up what a file promises and checks it here first.
+A file of one kilobyte can declare gigabytes: compressed zeros, a false header, one word ten million times. Every
+reader computes the declared size and checks it here first.
 
-    REGARD_MAX_BYTES=8G      what a file may become in memory; 512 MiB where nothing is set
+    REGARD_MAX_BYTES=8G      limit of a file in memory; 512 MiB by default
 
-A file that is large itself may always become four times its own size: it hides nothing.
+A file may always expand to four times its own size on disk.
 """
 
 import os
@@ -21,7 +21,7 @@ UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 
 
 def max_bytes(path: Path | None = None) -> int:
-    """The bytes that what is read from a file may take in memory."""
+    """The memory limit for the contents of a file."""
     text = os.environ.get(LIMIT_VARIABLE, "").strip()
     found = re.fullmatch(r"([0-9]{1,18})([KMGT]?)(i?B)?", text, re.IGNORECASE)
     if text and (found is None or not int(found[1])):
@@ -31,7 +31,7 @@ def max_bytes(path: Path | None = None) -> int:
 
 
 def stored_bytes(path: Path) -> int:
-    """How many bytes of a file stand on the disk: a file with holes is as long as its writer likes."""
+    """The bytes that a file occupies on disk: a sparse file has any length."""
     try:
         found = path.stat()
     except (OSError, ValueError):
@@ -40,7 +40,7 @@ def stored_bytes(path: Path) -> int:
 
 
 def check_bytes(count: int, where: object, path: Path | None = None) -> None:
-    """Refuse what would take so many bytes in memory, before it does; `path` is the file that it is read from."""
+    """Raise before an allocation of so many bytes, if they exceed the limit; `path` is the file being read."""
     if count > (most := max_bytes(path)):
         more = f"{LIMIT_VARIABLE}={-(-count >> 30)}G" if count < 1 << 50 else LIMIT_VARIABLE
         raise DataError(f"{where}: takes {format_bytes(count)} in memory by its header, and {format_bytes(most)} are "
@@ -49,8 +49,8 @@ def check_bytes(count: int, where: object, path: Path | None = None) -> None:
 
 
 def format_bytes(number: float) -> str:
-    """Bytes for people, in powers of 1,024: 12 B, 2 KiB, 1.5 GiB."""
-    if number >= 1 << 60:  # a header that lies may name a number that no float holds
+    """Format bytes in powers of 1,024: 12 B, 2 KiB, 1.5 GiB."""
+    if number >= 1 << 60:  # a false header may declare more than a float can hold
         return "more than an EiB"
     for unit in ("B", "KiB", "MiB", "GiB"):
         if number < 1024:

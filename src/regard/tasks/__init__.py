@@ -1,6 +1,6 @@
 """Tasks: the objective as loss parts (sum, count, weight), from the columns of a file to a metric.
 
-Each kind is a file of its own: next_token, masked_lm, translation, denoising, classification, token_classification, ...
+Each kind has its own file: next_token, masked_lm, translation, denoising, classification, token_classification, ...
 """
 
 from regard.tasks.captioning import Captioning

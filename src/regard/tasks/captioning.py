@@ -1,10 +1,10 @@
-"""Image captioning: the text that goes with an image, token by token.
+"""Image captioning: generate the text of an image, token by token.
 
     an encoder        image ── encoder ──► memory ◄── cross-attention ── <s> a red heart
-    one sequence      ▒▒▒▒▒▒▒▒▒ <s> a red heart       the image is a prefix: it sees itself, the text sees it and back
+    one sequence      ▒▒▒▒▒▒▒▒▒ <s> a red heart       the image is a prefix: bidirectional itself, attended to by text
                                  a red heart </s>     the labels, in either case
 
-The model decides which of the two it is: by an encoder whose front end reads no text, or by a front end of kind mixed.
+The model decides which of the two it is: an encoder whose front end is not text, or a front end of kind mixed.
 """
 
 from collections.abc import Sequence
@@ -29,19 +29,19 @@ STEADY = (
     config.PatchEmbedding,
     config.StageEmbedding,
     config.ConvEmbedding,
-)  # front ends that make as many tokens of everything
-ASIDE = ("ids", "labels", "tokens")  # what of a batch is not given to the model by name
+)  # front ends with a fixed number of tokens
+ASIDE = ("ids", "labels", "tokens")  # entries of a batch that are not model inputs
 
 
 @register_task("captioning")
 @dataclass(frozen=True, eq=False)
 class Captioning(ImageTextTask, TextTask):
-    """Teacher forcing after a picture."""
+    """Captioning with teacher forcing."""
 
     c: config.Captioning = config.Captioning()
-    cross: bool = False  # the picture is the source of an encoder
+    cross: bool = False  # the image is read by an encoder
     causal = True
-    around = 1  # the token before the first word, or after the last one
+    around = 1  # one start or end token per sequence
 
     @classmethod
     def special_tokens_needed(cls, c: Any, specials: TaskSpecialTokens) -> tuple[str, ...]:
@@ -72,12 +72,12 @@ class Captioning(ImageTextTask, TextTask):
         return batch | self.read_ids(texts) | {"labels": self.rows.pad([[*text, end] for text in texts], IGNORE_INDEX)}
 
     def model_inputs(self, tables: TaskBatch) -> TaskBatch:
-        """What the sense made, by the names under which the model takes it."""
+        """The image tensors, under the names of the model's arguments."""
         name = "source" if self.cross else "seen"
         return {name if each == "ids" else f"{name}_{each}": table for each, table in tables.items()}
 
     def read_ids(self, texts: Sequence[Sequence[int]]) -> TaskBatch:
-        """What the model reads while it tells these texts."""
+        """The model's text input for these captions."""
         rows = [[self.specials.begin(), *text] for text in texts]
         return {"ids": self.rows.pad(rows, self.specials.fill)} | self.rows.real(rows)
 
@@ -90,7 +90,7 @@ class Captioning(ImageTextTask, TextTask):
 
 
 def caption_logits(model: nn.Module, batch: TaskBatch, deferred: bool = False) -> Any:
-    """What the model says at the places of the text."""
+    """Logits at the positions of the text."""
     given, count = {name: batch[name] for name in batch if name not in ASIDE}, batch["ids"].shape[1]
     if not deferred:
         return model(batch["ids"], **given)[:, -count:]
@@ -99,7 +99,7 @@ def caption_logits(model: nn.Module, batch: TaskBatch, deferred: bool = False) -
 
 
 def vision_front_end(model: config.Transformer) -> Any:
-    """The setting of the front end that sees; None where there is none."""
+    """The config of the vision front end; None without one."""
     if model.encoder is None:
         return model.embed.prefix if isinstance(model.embed, config.MultimodalEmbedding) else None
     own = model.encoder.embed
@@ -111,12 +111,12 @@ def vision_front_end(model: config.Transformer) -> Any:
 
 
 def max_image_tokens(model: config.Transformer) -> int:
-    """Tokens of what is seen that stand before the text."""
+    """The maximum number of image tokens before the text."""
     return getattr(model.embed.prefix, "count", 0) if isinstance(model.embed, config.MultimodalEmbedding) else 0
 
 
 def fixed_image_tokens(model: config.Transformer) -> int:
-    """Tokens that stand before every text: all of a picture, while a sound may be shorter."""
+    """Tokens before every text if their number is fixed, as for images; 0 for audio, which varies."""
     steady = isinstance(model.embed, config.MultimodalEmbedding) and isinstance(model.embed.prefix, STEADY)
     return max_image_tokens(model) if steady else 0
 

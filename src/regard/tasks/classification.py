@@ -5,7 +5,7 @@
     [CLS] the film was a delight [SEP]                          positive
     [CLS] a man sleeps [SEP] a man is awake [SEP]               contradiction
 
-Rows that training mixed (mixup: Zhang et al. 2018) have a loss for both of their classes:
+Rows mixed in training (mixup: Zhang et al. 2018) have a loss for both of their classes:
 
     share · CE(label) + (1 - share) · CE(other)
 """
@@ -33,17 +33,17 @@ from regard.tasks.metrics import accuracy, f1, macro_f1, matthews_correlation, p
 from regard.tasks.task import LossPart, Task, TaskOutputs, register_input_task, register_task
 from regard.text.tokenizer import Tokenizer
 
-ASIDE = ("label", "other", "share", "tokens")  # what of a batch is not for the model's forward
+ASIDE = ("label", "other", "share", "tokens")  # entries of a batch that are not model inputs
 
 
 def classify_batch(model: nn.Module, batch: TaskBatch) -> Any:
-    """What the model answers to a batch: all that the sense made is given to its front end."""
+    """The model's output for a batch; all other tables go to its front end."""
     return model(batch["ids"], **{name: table for name, table in batch.items() if name not in ("ids", *ASIDE)})
 
 
 @dataclass(frozen=True, eq=False)
 class InputTask(Task):
-    """Objectives on what a sense reads; those with a label for the whole say what it is."""
+    """Tasks on inputs that a processor reads (image, audio, graph, ...), with one label for each."""
 
     sense: Processor = field(kw_only=True)
     heads = ("pooling",)
@@ -70,14 +70,15 @@ class InputTask(Task):
 
     @property
     def out(self) -> int:
-        """The width of the answer."""
+        """The width of the output."""
         return 1
 
     def example(self, record: Record, tokenizer: Tokenizer | None = None) -> TensorExample:  # type: ignore[override]
         return self.encode_input(record) | {"label": self.label(record)}
 
     def encode_input(self, record: Record) -> TensorExample:
-        """What the sense makes of it; a file by itself is what is meant, whatever its column is called."""
+        """The tensors of a record's input; a record that is a single file is its own input, whatever its column is
+        called."""
         alone = self.c.input not in record and isinstance(record.get(self.sense.column), Path)
         return self.sense.example(record, self.sense.column if alone else self.c.input)
 
@@ -98,7 +99,7 @@ class InputTask(Task):
         batch["tokens"] = torch.tensor([self.sense.length(example) for example in examples])
         if "label" in examples[0]:
             batch["label"] = torch.stack([example["label"] for example in examples])
-        if (partner := batch.pop("partner", None)) is not None:  # ranks share rows, so each brings what it is asked
+        if (partner := batch.pop("partner", None)) is not None:  # ranks share rows: each brings its partner
             batch["other"] = batch["label"][partner]
         return batch
 
@@ -123,7 +124,7 @@ class InputTask(Task):
 @register_input_task("classification")
 @dataclass(frozen=True, eq=False)
 class InputClassification(InputTask):
-    """The likeliest class."""
+    """Classification of an input other than text: the most likely class."""
 
     c: config.Classification = config.Classification()
 
@@ -149,7 +150,7 @@ class InputClassification(InputTask):
 @register_input_task("regression")
 @dataclass(frozen=True, eq=False)
 class InputRegression(InputTask):
-    """A number; its error counts squared."""
+    """Regression on an input other than text, with squared error."""
 
     c: config.Regression = config.Regression()
 
@@ -168,7 +169,7 @@ class InputRegression(InputTask):
 
 @dataclass(frozen=True, eq=False)
 class TextClassificationBase(Task):
-    """A text or a pair, and one label."""
+    """Base of tasks with a text or a pair of texts, and one label."""
 
     heads = ("pooling",)
 
@@ -192,7 +193,7 @@ class TextClassificationBase(Task):
 
     @property
     def out(self) -> int:
-        """The width of the answer."""
+        """The width of the output."""
         return 1
 
     def example(self, record: RecordLike, tokenizer: Tokenizer) -> TaskExample:
@@ -227,7 +228,7 @@ class TextClassificationBase(Task):
 @register_task("classification")
 @dataclass(frozen=True, eq=False)
 class Classification(TextClassificationBase):
-    """The likeliest class."""
+    """Text classification: the most likely class."""
 
     c: config.Classification = config.Classification()
 
@@ -251,7 +252,7 @@ class Classification(TextClassificationBase):
 @register_task("regression")
 @dataclass(frozen=True, eq=False)
 class Regression(TextClassificationBase):
-    """A number; its error counts squared."""
+    """Text regression, with squared error."""
 
     c: config.Regression = config.Regression()
 
@@ -269,7 +270,7 @@ class Regression(TextClassificationBase):
 
 
 def classification_scores(predictions: Sequence[int], labels: Sequence[int], classes: int) -> dict[str, float]:
-    """Accuracy and Matthews; F1 of the second class where there are two, else the mean over classes."""
+    """Accuracy and Matthews correlation; F1 of the second of two classes, else macro F1."""
     found = f1(predictions, labels) if classes == 2 else macro_f1(predictions, labels)
     return {
         "accuracy": accuracy(predictions, labels),

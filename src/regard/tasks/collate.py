@@ -2,13 +2,13 @@
 
     BERT     [CLS] a [SEP] b [SEP]        RoBERTa   <s> a </s></s> b </s>        T5   a </s> b </s>
 
-A published tokenizer.json says itself what stands around its texts. One that says nothing has cls and sep, or start
-and end, or nothing around a single text.
+A published tokenizer.json has a post-processor with its special tokens. Without one, cls and sep are used, or start and
+end, or none around a single text.
 
 Word boundaries are found from the ids alone:
 
-    WordPiece   un ##afford ##able cat       a piece with ## goes on with the word before
-    others      ␣un afford able ␣cat !       a piece that begins with a letter goes on after one that ends with one
+    WordPiece   un ##afford ##able cat       a token with ## continues the word before
+    others      ␣un afford able ␣cat !       a token that begins with a letter continues one that ends with a letter
 """
 
 import copy
@@ -29,7 +29,7 @@ from regard.text.token_bytes import WORDPIECE_PREFIX
 from regard.text.tokenizer import Tokenizer
 from regard.text.tokenizer_files import tokenizer_errors
 
-SENTINEL = "<extra_id_{}>"  # T5's name for them
+SENTINEL = "<extra_id_{}>"  # T5's sentinel tokens
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class SpecialTokenFrame:
         return [*self.before, *first, *middle, *self.after]
 
     def segments(self, first: Sequence[int], second: Sequence[int] | None = None) -> list[int]:
-        """0 up to what stands between, 1 from the second text on."""
+        """Segment ids: 0 up to the tokens between the texts, 1 from the second text on."""
         if second is None:
             return [0] * (len(first) + len(self))
         return [0] * (len(self.before) + len(first) + len(self.between)) + [1] * (len(second) + len(self.after))
@@ -56,15 +56,15 @@ class SpecialTokenFrame:
 
 @dataclass(frozen=True, eq=False)
 class TaskSpecialTokens:
-    """The numbers of a tokenizer that an objective needs after the text has become ids."""
+    """The special token ids of a tokenizer that a task uses."""
 
     size: int = 0
     roles: dict[str, int] = field(default_factory=dict)
     single: SpecialTokenFrame = SpecialTokenFrame()
     pair: SpecialTokenFrame = SpecialTokenFrame()
     sentinels: tuple[int, ...] = ()
-    said: bool = False  # the tokenizer.json itself says what stands around a text
-    special: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.bool))  # (V,) True where no text is said
+    said: bool = False  # the tokenizer.json defines the special tokens around a text
+    special: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.bool))  # (V,) True for special tokens
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> "TaskSpecialTokens":
@@ -80,12 +80,12 @@ class TaskSpecialTokens:
 
     @property
     def ordinary(self) -> Tensor:
-        """The ids that say text."""
+        """The ids of ordinary tokens."""
         return (~self.special).nonzero()[:, 0]
 
     @property
     def fill(self) -> int:
-        """What stands where nothing is: the pad id, or any; a batch says which tokens are real."""
+        """The id for padding: pad, or any other, since `real` marks the tokens."""
         return self.roles.get("pad", 0)
 
     def begin(self, name: str = "auto") -> int:
@@ -96,7 +96,7 @@ class TaskSpecialTokens:
 
 
 def frames_of_tokenizer(tokenizer: Tokenizer) -> tuple[SpecialTokenFrame, SpecialTokenFrame, bool]:
-    """What stands around one text, and around two: as the tokenizer.json says (True), or else by roles."""
+    """Special tokens around one text and around two: from tokenizer.json (True), or else by roles."""
     one, two = tokenizer.inner.encode("a"), tokenizer.inner.encode("a", "a")
     if None in one.sequence_ids and 0 in one.sequence_ids:
         return frame_from_ids(one.ids, one.sequence_ids), frame_from_ids(two.ids, two.sequence_ids), True
@@ -107,7 +107,7 @@ def frames_of_tokenizer(tokenizer: Tokenizer) -> tuple[SpecialTokenFrame, Specia
 
 
 def with_special_template(tokenizer: Tokenizer) -> Tokenizer:
-    """The tokenizer with a tokenizer.json that says what an objective puts around texts; itself if it says it."""
+    """The tokenizer with a post-processor that adds a task's special tokens; unchanged if it has one."""
     single, pair, said = frames_of_tokenizer(tokenizer)
     return (
         tokenizer
@@ -117,7 +117,7 @@ def with_special_template(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def frame_from_ids(ids: Sequence[int], owners: Sequence[int | None]) -> SpecialTokenFrame:
-    """The special tokens among ids, by the texts that they stand around; a special token has no owner."""
+    """Special tokens as a frame, by the text that owns each id; special tokens have no owner."""
     texts = [place for place, owner in enumerate(owners) if owner is not None]
     inside = tuple(id for id, owner in zip(ids, owners, strict=True) if owner is None)
     before, after = tuple(ids[: texts[0]]), tuple(ids[texts[-1] + 1 :])
@@ -133,9 +133,9 @@ def sentinel_ids(tokenizer: Tokenizer) -> tuple[int, ...]:
 
 
 def with_special_tokens(tokenizer: Tokenizer, roles: Iterable[str] = (), marks: int = 0) -> Tokenizer:
-    """The tokenizer, with the special tokens that it lacks after its last id: by role, and so many sentinels.
+    """The tokenizer with missing special tokens appended: by role, and so many sentinels.
 
-    Itself if it lacks none. What text becomes stays the same.
+    Returned unchanged if nothing is missing. The encoding of texts does not change.
     """
     missing = [role for role in roles if role not in tokenizer.special_ids]
     names = [SENTINEL.format(place) for place in range(marks)] if marks and not sentinel_ids(tokenizer) else []
@@ -148,15 +148,15 @@ def with_special_tokens(tokenizer: Tokenizer, roles: Iterable[str] = (), marks: 
     return Tokenizer(inner, tokenizer.card | card, "parse" if tokenizer.parses_specials else "plain")
 
 
-TaskExample = dict[str, Any]  # str -> list[int] | int | float: what an objective makes of a record
-TaskBatch = dict[str, Tensor]  # what it makes of examples: the arguments of the model's forward by name, and labels
+TaskExample = dict[str, Any]  # str -> list[int] | int | float: made by a task from a record
+TaskBatch = dict[str, Tensor]  # made by a task from examples: model inputs by name, and labels
 
 
 @dataclass(frozen=True)
 class RowPadding:
-    """At most `length` tokens a row; shorter ones are padded on one `side` up to a multiple of `multiple`.
+    """Padding of rows to at most `length` tokens, on one `side`, to a multiple of `multiple`.
 
-    A closed set of lengths (multiple = 64, say) keeps a compiled model from being compiled for each.
+    A small set of lengths (multiple = 64, say) avoids compiling a model for each length.
     """
 
     length: int = 512
@@ -168,7 +168,7 @@ class RowPadding:
             raise ValueError(f"rows of length {self.length} in multiples of {self.multiple}: at least 4 and 1")
 
     def width(self, lengths: Sequence[int]) -> int:
-        """Of a batch with rows of these lengths."""
+        """The padded width of rows of these lengths."""
         longest = max(lengths)
         return max(longest, min(self.length, -(-longest // self.multiple) * self.multiple))
 
@@ -186,14 +186,14 @@ class RowPadding:
         return places >= len(places) - count if self.side == "left" else places < count
 
     def real(self, rows: Sequence[Sequence[int]]) -> dict[str, Tensor]:
-        """{"real": (B, N)}, True for tokens; nothing where every row is as long as can be, which is faster to read."""
+        """{"real": (B, N)}, True for tokens; empty if every row has full length, which is faster."""
         if all(len(row) == self.length for row in rows):
             return {}
         return {"real": self.real_mask(rows)}
 
 
 def truncate_pair(first: list[int], second: list[int], room: int) -> tuple[list[int], list[int]]:
-    """Two texts that fit in a room together: the longer one gives way first, from its end."""
+    """Truncate two texts to `room` tokens together: the longer one is shortened first, from its end."""
     half = room // 2
     if len(first) + len(second) <= room:
         return first, second
@@ -206,7 +206,7 @@ def truncate_pair(first: list[int], second: list[int], room: int) -> tuple[list[
 
 @dataclass(frozen=True, eq=False)
 class WordBoundaries:
-    """For every id: may it go on with a word (`head`), and may a word go on after it (`tail`)?"""
+    """For every id: can it continue a word (`head`), and can a word continue after it (`tail`)?"""
 
     head: Tensor  # (V,)
     tail: Tensor  # (V,)
@@ -222,25 +222,25 @@ class WordBoundaries:
         return cls(head & plain, torch.tensor([bool(piece) and is_word_byte(piece[-1]) for piece in spelt]) & plain)
 
     def words(self, ids: Tensor) -> Tensor:  # (B, N) -> (B, N)
-        """The number of the word that each piece belongs to, from 0 on in each row."""
+        """The word index of each token, from 0 in each row."""
         goes_on = self.head[ids[:, 1:]] & self.tail[ids[:, :-1]]
         return F.pad((~goes_on).cumsum(-1), (1, 0))
 
 
 def is_word_byte(byte: int) -> bool:
-    """A letter or digit; a byte beyond ASCII is a part of one, most likely."""
+    """Whether a byte is part of a word: letters, digits, and all non-ASCII bytes."""
     return byte >= 0x80 or chr(byte).isalnum()
 
 
 def tokenize_with_offsets(tokenizer: Tokenizer, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-    """The ids of a text, and from which to which character each one stands."""
+    """The ids of a text, and the character span of each."""
     with tokenizer_errors("the text cannot be encoded"):
         found = tokenizer.encoder(text).encode(text, add_special_tokens=False)
     return found.ids, found.offsets
 
 
 def tokens_covering(offsets: list[tuple[int, int]], start: int, stop: int) -> tuple[int, int]:
-    """The first and the last piece that hold a character from `start` up to `stop`."""
+    """The first and last token that overlap characters `start` to `stop`."""
     held = [place for place, (first, last) in enumerate(offsets) if first < stop and last > start]
     if not held:
         raise DataError(f"characters {start} to {stop} became no token")

@@ -1,6 +1,6 @@
-"""Reads and checks the columns of a record, and finds the classes of a task in the training data where none are named.
+"""Record columns read and checked by a task, and its classes found in the training data where none are configured.
 
-An error says which column was expected, what the record holds instead, and where the record is.
+An error names the expected column, the columns found, and the place of the record.
 """
 
 import math
@@ -13,7 +13,7 @@ from regard.config.errors import ConfigError, DataError, did_you_mean
 from regard.inputs.processors import Processor
 from regard.text.tokenizer import Tokenizer
 
-RecordLike = Mapping[str, Any]  # column name -> str, number or list; `where` may say "file:line"
+RecordLike = Mapping[str, Any]  # column name -> str, number or list; `where` may be "file:line"
 
 
 def record_place(record: RecordLike) -> str:
@@ -29,7 +29,7 @@ def get_column(record: RecordLike, name: str) -> Any:
 
 
 def get_text(record: RecordLike, name: str) -> str:
-    """A text; numbers are texts to some readers of files."""
+    """A text; some file readers return numbers for it."""
     found = get_column(record, name)
     said = str(found) if isinstance(found, str | int | float) and not isinstance(found, bool) else ""
     if not said.strip():
@@ -38,7 +38,7 @@ def get_text(record: RecordLike, name: str) -> str:
 
 
 def get_ids(record: RecordLike, name: str, tokenizer: Tokenizer) -> list[int]:
-    """A text in numbers, at least one."""
+    """The token ids of a text, at least one."""
     return encode_column(record, name, get_text(record, name), tokenizer)
 
 
@@ -64,7 +64,7 @@ def get_number(record: RecordLike, name: str) -> float:
 
 
 def get_texts(record: RecordLike, name: str, split: str | None = None) -> list[str]:
-    """A list of texts, or one string of them: words between spaces, or lines (split = a line break)."""
+    """A list of texts, or one string: words separated by spaces, or by `split` (a line break)."""
     found = get_column(record, name)
     if isinstance(found, str):
         found = found.split(split)
@@ -77,7 +77,7 @@ def get_texts(record: RecordLike, name: str, split: str | None = None) -> list[s
 
 
 def get_label(record: RecordLike, name: str) -> str:
-    """The name of a class; numbers and truths are names too, and nothing is none."""
+    """The name of a class; numbers and booleans become names, and None is no class."""
     found = get_column(record, name)
     if not isinstance(found, str | int | float) or not str(found).strip():
         raise column_error(record, name, found, "a label: a word or a number")
@@ -85,7 +85,7 @@ def get_label(record: RecordLike, name: str) -> str:
 
 
 def label_index(record: RecordLike, name: str, label: Any, classes: Sequence[str]) -> int:
-    """The number of a label: by its name, or by the number itself where classes have other names."""
+    """The index of a label: by its name, or by the number itself if classes have other names."""
     if str(label) in classes:
         return classes.index(str(label))
     if (
@@ -106,7 +106,7 @@ def column_error(record: RecordLike, name: str, found: Any, expected: str) -> Da
     return DataError(f"{record_place(record)}: column {name!r} holds {shown}; expected {expected}")
 
 
-TEXT_COLUMNS = {  # the settings that name the columns with text, by the kind of a task
+TEXT_COLUMNS = {  # the settings that name text columns, by kind of task
     "translation": ("source", "target"), "classification": ("input", "input_pair"),
     "regression": ("input", "input_pair"), "token_classification": ("words",),
     "question_answering": ("question", "context"),
@@ -114,7 +114,7 @@ TEXT_COLUMNS = {  # the settings that name the columns with text, by the kind of
 
 
 def text_columns(c: config.Task) -> tuple[str, ...]:
-    """The columns whose words a tokenizer must know."""
+    """The columns on which a tokenizer must be trained."""
     usual = ("input",) if hasattr(c, "input") else ("text",)
     said = (getattr(c, name) for name in TEXT_COLUMNS.get(c.kind, usual))
     return tuple(column for column in said if column is not None)
@@ -127,9 +127,9 @@ def raise_problem(problem: DataError) -> NoReturn:
 def fill_classes(
     c: config.Task, training: Iterable[RecordLike], bad: Callable[[DataError], object] = raise_problem
 ) -> config.Task:  # fmt: skip
-    """The setting with its classes filled in: numbers by size, names by letter; itself if it needs none.
+    """The task with its classes filled in: numbers in order, names alphabetically; unchanged if none are needed.
 
-    `bad` hears of records without a label: the first one stops, or they are passed over.
+    `bad` is the policy for records without a label: raise at the first, or skip them.
     """
     if not isinstance(c, config.Classification | config.TokenClassification) or c.classes:
         return c
@@ -155,7 +155,7 @@ def labels_in_record(
 
 
 def with_input_column(task: config.Task, reader: Processor) -> config.Task:
-    """The task with the sense's own column, where the recipe names none."""
+    """The task with the processor's own column, where the recipe names none."""
     if getattr(task, "input_pair", None) is not None:
         raise ConfigError("task.input_pair: a second text, and here is none; leave it out")
     unsaid = getattr(task, "input", None) == "text"

@@ -1,14 +1,14 @@
-"""Contrastive image-text training (InfoNCE): each image is matched with its text among all of a batch, and each text
-with its image.
+"""Contrastive image-text training (InfoNCE): each image is matched with its text among those of the batch, and vice
+versa.
 
                text 0  text 1  text 2
     image 0      ▓▓      ░       ░         loss = 1/2 · cross-entropy of the rows    (the text of this image)
     image 1      ░       ▓▓      ░              + 1/2 · cross-entropy of the columns (the image of this text)
     image 2      ░       ░       ▓▓        logits = scale · cosine, the scale trained (CLIP: Radford et al. 2021)
 
-The task is harder the larger the batch, so a batch cannot be made of micro-batches; ranks exchange their vectors, and
-many of them are one batch exactly. Evaluation looks for the partner of each among all (recall), and classifies images
-by the names of classes (zero-shot).
+A larger batch makes the task harder, so micro-batches cannot replace it; ranks exchange their vectors and compute
+exactly one batch. Evaluation searches the partner of each item among all (recall), and classifies images by the names
+of classes (zero-shot).
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -32,14 +32,14 @@ from regard.tasks.metrics import accuracy
 from regard.tasks.task import LossPart, TaskOutputs, register_task
 from regard.text.tokenizer import Tokenizer
 
-BEST = (1, 5)  # recall at so many
+BEST = (1, 5)  # k of recall@k
 SEEN, CLASS = "seen_", "class"
 
 
 @register_task("contrastive")
 @dataclass(frozen=True, eq=False)
 class Contrastive(ImageTextTask):
-    """Pairs among pairs. `prompts` are the texts of the classes, in ids."""
+    """Contrastive task over image-text pairs. `prompts` are the token ids of class names."""
 
     c: config.Contrastive = config.Contrastive()
     prompts: tuple[tuple[int, ...], ...] = ()
@@ -91,13 +91,13 @@ class Contrastive(ImageTextTask):
         batch = (
             rename_tensors(seen, "seen", SEEN) | self.texts(self.words(examples, chance)) | self.token_counts(examples)
         )
-        batch["match"] = torch.eye(count, dtype=torch.bool)  # (B, B) row i stays the i-th, also on another rank
+        batch["match"] = torch.eye(count, dtype=torch.bool)  # (B, B): row i matches i, on every rank
         if CLASS in examples[0]:
             batch[CLASS] = torch.stack([example[CLASS] for example in examples])
         return batch
 
     def texts(self, rows: Sequence[Sequence[int]]) -> TaskBatch:
-        """Texts with the special tokens that stand around one."""
+        """Texts with their special tokens, padded."""
         whole = [self.specials.single(row) for row in rows]
         return {"ids": self.rows.pad(whole, self.specials.fill)} | self.rows.real(whole)
 
@@ -119,7 +119,7 @@ class Contrastive(ImageTextTask):
     # ---------------------------------------------------------------- how good it is
 
     def answers(self, model: nn.Module, batch: TaskBatch) -> TaskOutputs:
-        """The vectors of both, and the class of each picture if there are classes."""
+        """The vectors of images and texts, and the class of each image if there are classes."""
         assert isinstance(model, DualEncoder)
         seen, told, _ = model(*tower_inputs(batch), compare=False)
         said: TaskOutputs = {"image": seen.tolist(), "text": told.tolist()}
@@ -139,13 +139,13 @@ class Contrastive(ImageTextTask):
 
 
 def tower_inputs(batch: TaskBatch) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """What each tower is given."""
+    """The inputs of each tower."""
     seen = {name.removeprefix(SEEN): table for name, table in batch.items() if name.startswith(SEEN)}
     return {"ids": batch["seen"], **seen}, {name: batch[name] for name in ("ids", "real") if name in batch}
 
 
 def recall_at(queries: Tensor, among: Tensor, best: int, rows: int = 1024) -> float:
-    """How often the partner, which has the same number, is one of the `best` nearest; of equals the worse counts."""
+    """Recall@best: the fraction of queries whose partner (same index) is among the nearest; ties count against it."""
     right = 0
     for start in range(0, len(queries), rows):
         near = queries[start : start + rows] @ among.mT
@@ -158,26 +158,26 @@ def recall_at(queries: Tensor, among: Tensor, best: int, rows: int = 1024) -> fl
 
 
 def gather_in_batch(mine: Tensor, match: Tensor, ranks: int = 1) -> Tensor:
-    """All vectors (B, D) of a batch of which these rows are `mine`; a row that two ranks have counts half for each."""
+    """All vectors (B, D) of a batch, of which this rank has `mine`; a row on two ranks counts half for each."""
     place = match.mT.to(mine.dtype)  # (B, rows)
     times = sum_over_ranks(place.sum(-1), match, ranks).clamp(min=1)
     return sum_over_ranks(place @ mine, match, ranks) / times[:, None]
 
 
 def missing_pairs(match: Tensor, ranks: int = 1) -> Tensor:
-    """(B,) -inf for the pairs of a batch that are missing: they are not there to be told apart."""
+    """(B,) bias of -inf for missing rows of a batch, so that they are no candidates."""
     times = sum_over_ranks(match.float().sum(0), match, ranks)
     return torch.zeros_like(times).masked_fill(times == 0, -torch.inf)
 
 
 def sum_over_ranks(x: Tensor, match: Tensor, ranks: int) -> Tensor:
-    """Summed over all ranks, where each has some of the rows; a rank that cuts its own batch has all there is."""
+    """The sum over ranks if each has some of the rows; a rank with a whole batch needs no sum."""
     apart = ranks > 1 and match.shape[0] < match.shape[1]
     return AllReduceSum.apply(x) if apart else x  # type: ignore[no-untyped-call]
 
 
 class AllReduceSum(torch.autograd.Function):
-    """The sum over ranks, on each; what it does to the loss of every rank flows back to all."""
+    """All-reduce with gradient: the sum over ranks on each rank; its backward sums the gradients of all ranks."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -191,7 +191,7 @@ class AllReduceSum(torch.autograd.Function):
 
 
 def refuse_accumulation(accumulate: int) -> None:
-    """Refuses what would silently ask something easier."""
+    """Refuse gradient accumulation, which would silently train an easier task."""
     if accumulate > 1:
         raise ConfigError(f"train.gradient_accumulation: {accumulate}, and task 'contrastive' tells each pair from all "
                           "others of its batch, which smaller ones cannot; set it to 1, and train.batch_size "
@@ -201,7 +201,7 @@ def refuse_accumulation(accumulate: int) -> None:
 def fill_contrastive_classes(
     c: config.Contrastive, training: Iterable[RecordLike], bad: Callable[[DataError], object] = raise_problem
 ) -> config.Contrastive:  # fmt: skip
-    """The setting with its classes, where it has a label and names none: those of the training data."""
+    """The task with its classes from the training data, if it has a label column and names no classes."""
     if c.label is None or c.classes:
         return c
     found = set()

@@ -9,10 +9,10 @@ Span corruption replaces each span by a sentinel; the target lists the spans (Ra
 Text infilling replaces each span by one mask, whatever its length; the target is the whole text (Lewis et al. 2020).
 
     text     the cat sat on the mat
-    source   the [M] on [M] the mat         a span of two, and one of none: the length must be predicted too
+    source   the [M] on [M] the mat         spans of two tokens and of none: the length must be predicted too
     target   the cat sat on the mat
 
-Prefix LM cuts a text at a random place: the encoder reads the first part, the decoder predicts the second.
+Prefix LM splits a text at a random position: the encoder reads the first part, the decoder predicts the second.
 
     text     the cat sat on the mat
     source   the cat sat                target   on the mat
@@ -36,7 +36,7 @@ from regard.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True, eq=False)
 class DenoisingTask(Seq2SeqTask):
-    """Objectives that make source and target of one text, anew each time it is read."""
+    """Tasks that derive source and target from one text, anew in every epoch."""
 
     def example(self, record: RecordLike, tokenizer: Tokenizer) -> TaskExample:
         ids = columns.get_ids(record, self.c.input, tokenizer)
@@ -50,7 +50,7 @@ class DenoisingTask(Seq2SeqTask):
         return [self.around(piece) | {"cut": 0} for piece in split_evenly(ids, self.room)]
 
     def around(self, ids: Sequence[int]) -> TaskExample:
-        """A piece of text as it is: special tokens come with the corruption."""
+        """A text without special tokens, which are added with the corruption."""
         return {"ids": list(ids)}
 
     def collate(self, examples: Sequence[TaskExample], chance: torch.Generator) -> TaskBatch:
@@ -58,18 +58,18 @@ class DenoisingTask(Seq2SeqTask):
         return self.batch([source for source, _ in made], [target for _, target in made])
 
     def corrupt(self, ids: list[int], chance: torch.Generator) -> tuple[list[int], list[int]]:
-        """Source and target of a text."""
+        """Corrupt a text into source and target."""
         raise NotImplementedError
 
     def fits(self, count: int) -> bool:
-        """Do so many tokens of text fit, as a source and as a target?"""
+        """Whether `count` text tokens fit, as a source and as a target."""
         return count <= self.rows.length - len(self.opening) - len(self.closing) and count < self.rows.length
 
     @property
     def room(self) -> int:
-        """The most tokens of text that surely fit."""
+        """The maximum number of text tokens that fit."""
         count = self.rows.length
-        while self.fits(count + 1):  # what is cut out leaves room for more
+        while self.fits(count + 1):  # removed spans leave room for more
             count += 1
         while not self.fits(count):
             count -= 1
@@ -79,7 +79,7 @@ class DenoisingTask(Seq2SeqTask):
 @register_task("span_corruption")
 @dataclass(frozen=True, eq=False)
 class SpanCorruption(DenoisingTask):
-    """As many tokens go as the rate says, in as many spans as their mean length says: the same number for each row."""
+    """Span corruption: `rate` and mean span length fix the number of masked tokens and spans, the same for each row."""
 
     c: config.SpanCorruption = config.SpanCorruption()
 
@@ -100,24 +100,24 @@ class SpanCorruption(DenoisingTask):
         return cut_spans(ids, place_spans(len(ids) - noise, lengths, 1, chance), self.specials.sentinels)
 
     def noise(self, count: int) -> int:
-        """How many of so many tokens go: at least one, and at most all but one."""
+        """The number of masked tokens: at least one, at most all but one."""
         return min(max(round(count * self.c.rate), 1), count - 1)
 
     def spans(self, count: int) -> int:
-        """In how many spans they go; a token stays between two of them."""
+        """The number of spans; at least one token remains between two."""
         noise = self.noise(count)
         return min(max(1, round(noise / self.c.mean_span_length)), count - noise + 1)
 
     def fits(self, count: int) -> bool:
         noise, spans = self.noise(count), self.spans(count)
         source = count - noise + spans + len(self.opening) + len(self.closing)
-        return max(source, noise + spans + 2) <= self.rows.length  # a target has a last sentinel, and start or end
+        return max(source, noise + spans + 2) <= self.rows.length  # a target has a final sentinel, and start or end
 
 
 def cut_spans(
     ids: Sequence[int], holes: Sequence[tuple[int, int]], marks: Sequence[int]
 ) -> tuple[list[int], list[int]]:
-    """The text without its holes (start, stop), and what was in them; a mark for each, and one more at the end."""
+    """Split a text into the rest, and its masked spans behind sentinels, with one sentinel more at the end."""
     source, target, last = [], [], 0
     for (start, stop), mark in zip(holes, marks[: len(holes)], strict=True):
         source += [*ids[last:start], mark]
@@ -127,7 +127,7 @@ def cut_spans(
 
 
 def place_spans(kept: int, lengths: Sequence[int], apart: int, chance: torch.Generator) -> list[tuple[int, int]]:
-    """Holes of these lengths among so many kept tokens, anywhere; at least `apart` of them between two holes."""
+    """Random positions of spans of these lengths among `kept` tokens; at least `apart` tokens between two spans."""
     inner = apart * (len(lengths) - 1)
     gaps = random_composition(kept - inner, len(lengths) + 1, 0, chance)
     holes, at = [], -apart
@@ -139,7 +139,7 @@ def place_spans(kept: int, lengths: Sequence[int], apart: int, chance: torch.Gen
 
 
 def random_composition(total: int, count: int, least: int, chance: torch.Generator) -> list[int]:
-    """A total as a sum of `count` numbers of at least `least`, every such sum equally likely (stars and bars)."""
+    """Random composition of a total into `count` numbers of at least `least`, all equally likely (stars and bars)."""
     free = total - count * least
     bars = torch.randperm(free + count - 1, generator=chance)[: count - 1].sort().values.tolist()
     return [after - before - 1 + least for before, after in zip([-1, *bars], [*bars, free + count - 1], strict=True)]
@@ -155,15 +155,15 @@ class TextInfilling(DenoisingTask):
         return (*super().special_tokens_needed(c, specials), *(() if "mask" in specials.roles else ("mask",)))
 
     def corrupt(self, ids: list[int], chance: torch.Generator) -> tuple[list[int], list[int]]:
-        noise = math.floor(len(ids) * self.c.rate + float(torch.rand((), generator=chance)))  # the rate on average
+        noise = math.floor(len(ids) * self.c.rate + float(torch.rand((), generator=chance)))  # rounded at random
         return self.fill_holes(ids, place_spans(len(ids) - noise, self.lengths(noise, chance), 0, chance)), ids
 
     def lengths(self, noise: int, chance: torch.Generator) -> list[int]:
-        """Of spans, drawn until they hold so many tokens; the last one is cut to fit."""
+        """Span lengths, drawn until they cover `noise` tokens; the last one is shortened to fit."""
         found: list[int] = []
         while (left := noise - sum(found)) > 0:
             found.append(min(left, int(torch.poisson(torch.tensor(self.c.mean_span_length), generator=chance))))
-        while len(found) > noise:  # so many empty ones that the source would be longer than the text
+        while len(found) > noise:  # so many empty spans that the source would be longer than the text
             found.remove(0)
         return found
 
@@ -181,5 +181,5 @@ class PrefixLM(DenoisingTask):
     c: config.PrefixLM = config.PrefixLM()
 
     def corrupt(self, ids: list[int], chance: torch.Generator) -> tuple[list[int], list[int]]:
-        place = int(torch.randint(1, len(ids), (), generator=chance))  # something on either side
+        place = int(torch.randint(1, len(ids), (), generator=chance))  # at least one token on either side
         return ids[:place], ids[place:]

@@ -1,6 +1,6 @@
-"""Forecasting: the next rows of a time series, all channels at once, with a squared or absolute error.
+"""Time series forecasting: the next rows of a series, all channels at once, with squared or absolute error.
 
-(prediction - target) / deviation of the training rows       so channels of all units count alike
+(prediction - target) / standard deviation of the training rows       so channels of all units count alike
 """
 
 import math
@@ -20,7 +20,7 @@ from regard.tasks.task import LossPart, Task, TaskOutputs, register_task
 @register_task("forecasting")
 @dataclass(frozen=True, eq=False)
 class Forecasting(Task):
-    """The rows that come next; `scale` are the deviations of the channels in the training rows."""
+    """Forecasting task; `scale` are the channels' standard deviations in the training rows."""
 
     c: config.Forecasting = config.Forecasting()
     scale: tuple[float, ...] = ()
@@ -40,7 +40,7 @@ class Forecasting(Task):
         return {"loss": LossPart(batch["target"].numel())}
 
     def deviations(self, model: nn.Module, batch: TaskBatch) -> Tensor:  # (B, horizon, C)
-        """How far off each number is, in deviations."""
+        """The error of each value in standard deviations."""
         far: Tensor = model(batch["ids"]).float() - batch["target"]
         return far / torch.tensor(self.scale).to(far.device, non_blocking=True) if self.scale else far
 
@@ -53,7 +53,8 @@ class Forecasting(Task):
         return {"loss": 2 * F.huber_loss(far, torch.zeros_like(far), reduction="sum")}
 
     def answers(self, model: nn.Module, batch: TaskBatch) -> TaskOutputs:
-        """How far off each window was: the mean square and the mean size. All that was said would be a long list."""
+        """The mean squared and mean absolute error of each window, rather than all predictions, which would be
+        large."""
         far = self.deviations(model, batch)
         marks: list[list[float]] = torch.stack([far.square().mean((1, 2)), far.abs().mean((1, 2))], 1).tolist()
         return {"loss": marks}
@@ -62,6 +63,6 @@ class Forecasting(Task):
         return {"loss": [[0.0, 0.0] for _ in batch["ids"]]}
 
     def score(self, predictions: TaskOutputs, labels: TaskOutputs) -> dict[str, float]:
-        """Windows are of one size, so the mean over windows is that over all numbers."""
+        """The mean over windows, which equals that over all values, since windows have one size."""
         squares, sizes = zip(*predictions["loss"], strict=True) if predictions["loss"] else ((), ())
         return {"mse": safe_ratio(math.fsum(squares), len(squares)), "mae": safe_ratio(math.fsum(sizes), len(sizes))}

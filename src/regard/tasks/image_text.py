@@ -1,12 +1,12 @@
-"""What the image-text tasks share: examples of tensors and a text, and texts that are lists of phrases.
+"""Common parts of image-text tasks: examples of tensors and a text, and texts that are lists of phrases.
 
-    Record ── the processor ─► tensors ─┐
+    Record  ── the processor ─► tensors ─┐
            ── the tokenizer ─► ids ─────┴─►  one example, stored as tensors
 
-A text that is too long is refused: half a caption would be another image's.
+A text that is too long is refused: half a caption might describe another image.
 
-Of a list of phrases that say the same thing in other words, training reads another sample each time. So a text cannot
-be learned by heart, and a single phrase is a text as good as any.
+Of a list of synonymous phrases, training reads another random sample each time. A model therefore cannot memorise the
+text, and a single phrase is as valid as any.
 
     "grinning face, cheerful, happy"   ──►   " happy, grinning face"     " cheerful"     " grinning face, happy"
 """
@@ -26,16 +26,16 @@ from regard.tasks.columns import RecordLike
 from regard.tasks.task import Task
 from regard.text.tokenizer import Tokenizer
 
-TEXT_KEY = "words"  # the ids of the text, among what the sense made
+TEXT_KEY = "words"  # key of the text ids in an example
 
 
 @dataclass(frozen=True, eq=False)
 class ImageTextTask(Task):
-    """Objectives on pairs: `sense` reads the one, a tokenizer the other; `comma` is the id between phrases."""
+    """Tasks on image-text pairs: `sense` is the processor; `comma` is the token id between phrases."""
 
     sense: Processor = field(kw_only=True)
     comma: int | None = field(default=None, kw_only=True)
-    around: ClassVar[int] = 0  # special tokens that `collate` puts beside those of the text
+    around: ClassVar[int] = 0  # special tokens that `collate` adds
 
     @classmethod
     def build(cls, c: Any, tokenizer: Tokenizer | None, **options: Any) -> Self:
@@ -54,11 +54,11 @@ class ImageTextTask(Task):
         return seen | {TEXT_KEY: torch.tensor(ids)}
 
     def read(self, text: str) -> str:
-        """A text as the tokenizer is given it."""
+        """Normalise a text before tokenization."""
         return normalize_phrases(text) if reads_phrases(self.c) else text
 
     def words(self, examples: Sequence[TensorExample], chance: torch.Generator | None) -> list[list[int]]:
-        """The ids of the texts; of lists some, to train on."""
+        """The ids of the texts; in training a sample of the phrases of each list."""
         rows = [example[TEXT_KEY].tolist() for example in examples]
         if self.comma is None or chance is None:
             return rows
@@ -66,11 +66,11 @@ class ImageTextTask(Task):
 
     @property
     def room(self) -> int:
-        """Tokens of a text that fit, with what stands around them."""
+        """Text tokens that fit beside the special tokens."""
         return self.rows.length
 
     def length(self, example: TensorExample) -> int:
-        """How many tokens an example will be, of both kinds."""
+        """The number of tokens of an example, image and text."""
         return self.sense.length(example) + len(example[TEXT_KEY]) + self.around
 
     def collate(self, examples: Sequence[TensorExample], chance: torch.Generator) -> TaskBatch:
@@ -80,7 +80,7 @@ class ImageTextTask(Task):
         return self.build_batch(examples, None)
 
     def build_batch(self, examples: Sequence[TensorExample], chance: torch.Generator | None) -> TaskBatch:
-        """A batch, to train on if there is `chance`."""
+        """A batch; with `chance` for training."""
         raise NotImplementedError
 
     def token_counts(self, examples: Sequence[TensorExample]) -> dict[str, Tensor]:
@@ -88,25 +88,25 @@ class ImageTextTask(Task):
 
 
 def reads_phrases(c: Any) -> bool:
-    """Whether a task reads its texts as lists."""
+    """Whether a task reads its texts as lists of phrases."""
     return getattr(c, "phrase_list", False) is True
 
 
 def rename_tensors(tables: dict[str, Tensor], first: str, before: str) -> dict[str, Any]:
-    """What a sense gives to its front end, under names that leave room for a text: "ids" is `first`."""
+    """Rename a processor's tensors to leave room for a text: "ids" becomes `first`, others get the prefix `before`."""
     return {first if name == "ids" else before + name: table for name, table in tables.items()}
 
 
 def normalize_phrases(text: str) -> str:
-    """A list with a space before every phrase, the first too: a word is the same token wherever it stands."""
+    """A list with a space before every phrase, so that a word has the same token at every position."""
     return ",".join(f" {phrase.strip()}" for phrase in text.split(",") if phrase.strip())
 
 
 def separator_id(tokenizer: Tokenizer) -> int:
-    """The id that stands between phrases."""
+    """The id of the separator between phrases."""
     try:
         marks = [id for id in tokenizer.encode(" a, a") if tokenizer.decode([id]) == ","]
-    except DataError:  # it can say no comma at all
+    except DataError:  # its vocabulary has no comma
         marks = []
     if len(marks) != 1:
         raise ConfigError("task.phrase_list: this tokenizer has no token that is a comma and nothing else; choose "
@@ -115,7 +115,7 @@ def separator_id(tokenizer: Tokenizer) -> int:
 
 
 def sample_phrases(ids: list[int], comma: int, chance: torch.Generator) -> list[int]:
-    """Every second time all phrases of a list, else some, as many or as few as chance has it; in any order."""
+    """All phrases with probability 1/2, else a random number of them; in random order."""
     ends = [place for place, id in enumerate(ids) if id == comma]
     phrases = [ids[start:end] for start, end in zip([0, *(end + 1 for end in ends)], [*ends, len(ids)], strict=True)]
     half, least = torch.rand(2, generator=chance).tolist()

@@ -1,13 +1,13 @@
-"""Cross-entropy sums over the vocabulary, whole or in chunks of rows, so that all logits are never in memory at once.
+"""Cross-entropy over the vocabulary, optionally in chunks of rows, so that the logits are never all in memory.
 
     rows of x      logits of these rows                      what is kept
     ┌──┐  ─ W' ►  ┌──────────────── V ─┐  ─ softmax - label ►  loss += ...   dx[rows] = g W   dW += g' x
     ├──┤          └────────────────────┘
     ├──┤  the next rows use the same memory
 
-With N tokens and a vocabulary of V the logits and their gradient are 2·N·V numbers, most of what a small model holds.
-Here loss and gradients are made in one pass, so backward only scales them by what comes in. Inside a compiled model
-this is one opaque operation: it runs as written, and the graph stays whole. It has no second derivatives.
+With N tokens and a vocabulary of V the logits and their gradient are 2·N·V numbers, most of a small model's memory.
+Here loss and gradients are computed in one pass, so backward only scales them by the incoming gradient. In a compiled
+model this is one opaque operation: it runs eagerly, without a graph break. It has no second derivatives.
 """
 
 from typing import Any
@@ -34,7 +34,7 @@ def chunked_cross_entropy(hidden: DeferredLogits, labels: Tensor, smoothing: flo
 def chunked_loss(
     x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float, rows: int, learn: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The loss, and its gradients for x, weight and bias; those are empty where no gradient is needed."""
+    """The loss, and its gradients for x, weight and bias, which are empty where no gradient is needed."""
     loss, dx, dw, db = empty_gradients(x, weight, bias, learn)
     for out in (loss, dx, dw, db):
         out.zero_()
@@ -57,7 +57,7 @@ def chunked_loss(
 def empty_gradients(
     x: Tensor, weight: Tensor, bias: Tensor | None, learn: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Room for what is summed up: in fp32 at least."""
+    """Gradient buffers, in fp32 or higher precision."""
     full, none = torch.promote_types(x.dtype, torch.float32), x.new_empty(0)
     if not learn:
         return x.new_empty((), dtype=full), none, x.new_empty(0), x.new_empty(0)
@@ -66,7 +66,8 @@ def empty_gradients(
 
 
 def smoothed_nll(logits: Tensor, total: Tensor, label: Tensor, smoothing: float) -> Tensor:
-    """-log p of the label, but for a part of `smoothing` the mean over all words; `total` is log sum exp(logits)."""
+    """Label-smoothed negative log-likelihood: a fraction `smoothing` is the mean over all tokens; `total` is
+    logsumexp."""
     asked = label != NOTHING
     said = logits.gather(-1, label.where(asked, 0)[:, None])[:, 0]
     each = total - said
@@ -76,7 +77,7 @@ def smoothed_nll(logits: Tensor, total: Tensor, label: Tensor, smoothing: float)
 
 
 def logit_gradients(logits: Tensor, total: Tensor, label: Tensor, smoothing: float) -> Tensor:
-    """How each logit moves the loss: softmax - label. Takes the logits' own memory."""
+    """The gradient of the loss with respect to logits, softmax - label, computed in place."""
     asked = label != NOTHING
     g = logits.sub_(total[:, None]).exp_()
     if smoothing:
@@ -108,11 +109,11 @@ def scale_gradients(ctx: Any, grad: Tensor, *others: Tensor | None) -> tuple[Ten
 
 chunked_loss.register_autograd(scale_gradients, setup_context=save_gradients)
 
-MODEL_INPUTS = ("source", "real", "source_real", "document", "segment")  # what a model's forward takes besides ids
+MODEL_INPUTS = ("source", "real", "source_real", "document", "segment")  # arguments of a model's forward besides ids
 
 
 def model_outputs(model: nn.Module, batch: TaskBatch, deferred: bool = False) -> Any:
-    """What the model returns for a batch, with logits or with DeferredLogits."""
+    """The model's output for a batch, as logits or DeferredLogits."""
     rest = {name: batch[name] for name in MODEL_INPUTS if name in batch}
     return defer_logits(model, batch["ids"], **rest) if deferred else model(batch["ids"], **rest)
 
@@ -120,7 +121,7 @@ def model_outputs(model: nn.Module, batch: TaskBatch, deferred: bool = False) ->
 def cross_entropy_sum(
     outputs: Tensor | DeferredLogits, labels: Tensor, smoothing: float = 0.0, rows: int = 1024
 ) -> Tensor:
-    """The sum of -log p(label) in fp32, smoothed; nothing is asked where a label is -100."""
+    """The sum of -log p(label) in fp32, with label smoothing; labels of -100 are ignored."""
     if isinstance(outputs, DeferredLogits):
         return chunked_cross_entropy(outputs, labels, smoothing, rows)
     logits = outputs.flatten(0, -2).float()
@@ -130,5 +131,5 @@ def cross_entropy_sum(
 
 
 def count_labels(labels: Tensor) -> int:
-    """How many labels there are: how often something is asked."""
+    """The number of labels that are not ignored."""
     return int((labels != IGNORE_INDEX).sum())

@@ -1,17 +1,17 @@
 """Masked language modelling, and pairs for next-sentence prediction (BERT: Devlin et al. 2019).
 
     the cat sat on the mat      chosen: 15 %
-    the cat [MASK] on the mat   80 % of them are masked, 10 % become any other token, 10 % stay: a model that meets no
-    the cat sat on owl mat      [MASK] later must have learned to doubt every token
+    the cat [MASK] on the mat   80 % of them are masked, 10 % become any other token, 10 % stay: later inputs have no
+    the cat sat on owl mat      [MASK], so the model must learn to predict at every token
 
-A pair is a part of a document, and what follows it, or a part of another document.
+A pair is a part of a document, and its continuation or a part of another document.
 
-    document   s1 s2 s3 s4 s5 s6 s7            one pair: s1 s2 │ s3 s4              it follows: 0
-               └─ a ──┘└─ b ┘                            s5 s6 │ another's t8 t9    it does not: 1
+    document   s1 s2 s3 s4 s5 s6 s7            one pair: s1 s2 │ s3 s4              is next: 0
+               └─ a ──┘└─ b ┘                            s5 s6 │ another's t8 t9    is not: 1
 
-Sentences are gathered until they fill a row, and cut in two at a random place. Half of the pairs then exchange their
-second part for one of another document, and what they gave away begins the next pair. One row in ten is shorter, so
-that short texts are learned too. A sentence that is left over alone makes no pair.
+Sentences are collected until they fill a row, and split at a random position. Half of the pairs then replace their
+second part by one of another document, and the replaced part starts the next pair. One row in ten is shorter, so that
+short texts occur in training too. A single remaining sentence makes no pair.
 """
 
 from collections.abc import Iterator, Sequence
@@ -38,9 +38,9 @@ from regard.text.tokenizer import Tokenizer
 @register_task("masked_lm")
 @dataclass(frozen=True, eq=False)
 class MaskedLM(Task):
-    """Each word or token is chosen with the same chance; loss on the chosen ones alone.
+    """Masked LM: each word or token is selected with equal probability; the loss counts selected ones only.
 
-    With `next_sentence` an example is a document, and `pairs` makes of documents the examples that batches are made of.
+    With `next_sentence` an example is a document, and `pairs` turns documents into the examples of batches.
     """
 
     c: config.MaskedLM
@@ -68,7 +68,7 @@ class MaskedLM(Task):
             raise config.ConfigError("model.head.kind: 'pretraining' is for task.next_sentence; set it to lm")
 
     def example(self, record: RecordLike, tokenizer: Tokenizer) -> TaskExample:
-        """A text in a row of its own; or, for pairs, a document: its ids, and how many are in each sentence."""
+        """A text as one row; or for pairs a document: its ids, and the length of each sentence."""
         if self.c.next_sentence:
             lines = columns.get_texts(record, self.c.input, split="\n")
             sentences = [columns.encode_column(record, self.c.input, line, tokenizer) for line in lines]
@@ -83,16 +83,16 @@ class MaskedLM(Task):
         return [self.around(piece) | {"cut": 0} for piece in split_evenly(ids, self.room)]
 
     def around(self, ids: Sequence[int]) -> TaskExample:
-        """A piece of text with the special tokens that stand around one."""
+        """A text with its special tokens."""
         return {"ids": self.specials.single(ids)}
 
     @property
     def room(self) -> int:
-        """Tokens of a text that fit in a row."""
+        """Text tokens that fit in a row."""
         return self.rows.length - len(self.specials.pair if self.c.next_sentence else self.specials.single)
 
     def pairs(self, documents: Sequence[TaskExample], place: int, chance: torch.Generator) -> list[TaskExample]:
-        """The examples that begin in one document; half of them end in another."""
+        """The pairs that start in one document; half of them end in another."""
         made = make_pairs(documents, place, self.room, chance)
         around = self.specials.pair
         return [
@@ -112,12 +112,12 @@ class MaskedLM(Task):
         return batch
 
     def hide_tokens(self, ids: Tensor, real: Tensor | None, chance: torch.Generator) -> tuple[Tensor, Tensor]:
-        """What the model is shown, and the labels: the chosen tokens."""
+        """Masked input ids, and labels at the selected tokens."""
         c, may = self.c, ~self.specials.special[ids]
         may = may if real is None else may & real
         luck = torch.rand(ids.shape, generator=chance)
         if self.joints is not None:
-            luck = luck.gather(1, self.joints.words(ids))  # the pieces of a word share their luck
+            luck = luck.gather(1, self.joints.words(ids))  # tokens of a word share one number
         chosen = may & (luck < c.rate)
         fate, ordinary = torch.rand(ids.shape, generator=chance), self.specials.ordinary
         other = ordinary[torch.randint(len(ordinary), ids.shape, generator=chance)]
@@ -160,13 +160,13 @@ class MaskedLM(Task):
         return {f"{name} accuracy": accuracy(predictions[name], labels[name]) for name in ("masked", "next")}
 
 
-SHORT = 0.1  # of the rows
-NEXT_SENTENCE_LABELS = ("follows", "does not follow")  # the answers 0 and 1
-Pair = tuple[list[int], list[int], int, int]  # first, second, 0 if it follows, tokens cut
+SHORT = 0.1  # fraction of shorter rows
+NEXT_SENTENCE_LABELS = ("follows", "does not follow")  # classes 0 and 1
+Pair = tuple[list[int], list[int], int, int]  # first, second, 0 if next, tokens truncated
 
 
 def make_pairs(documents: Sequence[TaskExample], place: int, room: int, chance: torch.Generator) -> list[Pair]:
-    """The pairs that begin in the document at `place`, each with room for so many tokens."""
+    """The pairs that start in the document at `place`, each of at most `room` tokens."""
     return list(iterate_pairs(documents, place, room, chance))
 
 
@@ -185,12 +185,12 @@ def iterate_pairs(documents: Sequence[TaskExample], place: int, room: int, chanc
         else:
             second = random_sentences(documents, place, max(1, goal - len(first)), chance)
             left = left[cut:]
-        a, b = truncate_pair(first[::-1], second, room)  # from the front of the first: the two still meet in the middle
+        a, b = truncate_pair(first[::-1], second, room)  # the first text is cut at its start: the two still meet
         yield a[::-1], b, follows, len(first) + len(second) - len(a) - len(b)
 
 
 def take_sentences(left: list[list[int]], goal: int) -> list[list[int]]:
-    """Two sentences or more, until they reach the goal."""
+    """Take two or more sentences, until they reach the goal."""
     count = total = 0
     while count < len(left) and (total < goal or count < 2):
         total, count = total + len(left[count]), count + 1
@@ -198,7 +198,7 @@ def take_sentences(left: list[list[int]], goal: int) -> list[list[int]]:
 
 
 def random_sentences(documents: Sequence[TaskExample], place: int, goal: int, chance: torch.Generator) -> list[int]:
-    """Sentences from a random place of another document, until they reach the goal or it ends."""
+    """Sentences from a random position of another document, until they reach the goal or it ends."""
     other = random_length(0, len(documents) - 2, chance)
     document = documents[other + (other >= place)]
     sizes = document["sentences"]
@@ -225,5 +225,5 @@ def random_length(least: int, most: int, chance: torch.Generator) -> int:
 
 
 def missing_separators(specials: TaskSpecialTokens, two: bool) -> tuple[str, ...]:
-    """The roles that are missing for two texts in one row."""
+    """Special token roles that the tokenizer lacks, for one text or for two."""
     return ("cls", "sep") if two and not specials.pair.between else ()

@@ -1,4 +1,4 @@
-"""Metrics: predictions against labels, each as the field defines it.
+"""Metrics of predictions against labels, by their standard definitions.
 
     accuracy, f1, macro_f1, matthews_correlation     classes           (GLUE, scikit-learn)
     confusion_matrix                                 classes, as a table
@@ -7,7 +7,7 @@
     exact_match, token_f1                            answers as text   (SQuAD: Rajpurkar et al. 2016)
     perplexity, bits_per_token, bits_per_byte        texts
 
-Where a number has no meaning (no positive at all, no spread) it is 0, as scikit-learn has it.
+An undefined value (no positives, zero variance) is 0, as in scikit-learn.
 """
 
 import math
@@ -25,7 +25,7 @@ def safe_ratio(part: float, whole: float) -> float:
 
 
 def check_same_length(predictions: Sequence[object], labels: Sequence[object]) -> int:
-    """How many there are; refused where the two are not one to one."""
+    """The number of pairs; raises if the lengths differ."""
     if len(predictions) != len(labels):
         raise ValueError(f"{len(predictions)} answers for {len(labels)} questions")
     return len(predictions)
@@ -41,7 +41,7 @@ def accuracy(predictions: Sequence[object], labels: Sequence[object]) -> float:
 
 
 def f1_from_counts(right: int, predictions: int, labels: int) -> float:
-    """F1, the harmonic mean of precision right/said and recall right/meant."""
+    """F1, the harmonic mean of precision (right / predictions) and recall (right / labels)."""
     return safe_ratio(2 * right, predictions + labels)
 
 
@@ -52,13 +52,13 @@ def f1(predictions: Sequence[Hashable], labels: Sequence[Hashable], positive: Ha
 
 
 def macro_f1(predictions: Sequence[Hashable], labels: Sequence[Hashable]) -> float:
-    """The mean of F1 over every class that was said or meant."""
+    """Macro F1: the mean of F1 over every class among predictions or labels."""
     classes = {*predictions, *labels}
     return safe_ratio(sum(f1(predictions, labels, each) for each in classes), len(classes))
 
 
 def matthews_correlation(predictions: Sequence[Hashable], labels: Sequence[Hashable]) -> float:
-    """Matthews' correlation of classes, two or more (Gorodkin 2004): 1 all right, 0 no better than chance."""
+    """Matthews correlation for two or more classes (Gorodkin 2004): 1 all right, 0 no better than chance."""
     count, right = check_same_length(predictions, labels), sum(a == b for a, b in zip(predictions, labels, strict=True))
     ours, theirs = Counter(predictions), Counter(labels)
     both = sum(ours[each] * theirs[each] for each in ours)
@@ -69,7 +69,7 @@ def matthews_correlation(predictions: Sequence[Hashable], labels: Sequence[Hasha
 def confusion_matrix(
     predictions: Sequence[int], labels: Sequence[int], classes: Sequence[str]
 ) -> dict[str, dict[str, int]]:
-    """How often each class was meant (outside) and which was said then (inside); the diagonal is right."""
+    """Confusion matrix: counts by label (outer) and prediction (inner); the diagonal is right."""
     check_same_length(predictions, labels)
     counts = Counter(zip(labels, predictions, strict=True))
     return {right: {name: counts[row, column] for column, name in enumerate(classes)}
@@ -80,10 +80,10 @@ def confusion_matrix(
 
 
 def pearson(predictions: Sequence[float], labels: Sequence[float]) -> float:
-    """How nearly the two lie on a line: covariance over both deviations."""
+    """Pearson correlation: covariance over the product of standard deviations."""
     if (
         not check_same_length(predictions, labels) or min(predictions) == max(predictions) or min(labels) == max(labels)
-    ):  # rounding would make a line of it
+    ):  # constant up to rounding, which would give a correlation
         return 0.0
     x, y = center(predictions), center(labels)
     spread = math.sqrt(dot_product(x, x) * dot_product(y, y))
@@ -100,12 +100,12 @@ def dot_product(x: Sequence[float], y: Sequence[float]) -> float:
 
 
 def spearman(predictions: Sequence[float], labels: Sequence[float]) -> float:
-    """Pearson's of the ranks: do the two have the same order?"""
+    """Spearman correlation: Pearson's of the ranks."""
     return pearson(ranks(predictions), ranks(labels))
 
 
 def ranks(values: Sequence[float]) -> list[float]:
-    """1 for the least; equal values share the mean of their ranks."""
+    """Ranks from 1 for the least; ties share their mean rank."""
     order = sorted(range(len(values)), key=values.__getitem__)
     found, start = [0.0] * len(values), 0
     while start < len(order):
@@ -122,14 +122,14 @@ def ranks(values: Sequence[float]) -> list[float]:
 
 
 def entity_spans(tags: Sequence[str]) -> set[tuple[str, int, int]]:
-    """(kind, first, last) of every entity in a sentence of tags such as B-PER, I-PER, O; as conlleval reads them.
+    """(kind, first, last) of every entity in a sentence of tags such as B-PER, I-PER, O, as in conlleval.
 
-    IOB2 and IOB alike: an entity begins at a B, and at an I where another kind or nothing stood before.
+    IOB2 and IOB alike: an entity starts at a B, and at an I after another kind or after none.
     """
     found, kind, first = set(), "", 0
     for place, tag in enumerate([*tags, "O"]):
         letter, _, name = tag.partition("-")
-        name = name or "_"  # conlleval's name for none
+        name = name or "_"  # conlleval's name for an empty kind
         if kind and (letter != "I" or name != kind):
             found.add((kind, first, place - 1))
             kind = ""
@@ -139,7 +139,7 @@ def entity_spans(tags: Sequence[str]) -> set[tuple[str, int, int]]:
 
 
 def entity_f1(predictions: Sequence[Sequence[str]], labels: Sequence[Sequence[str]]) -> float:
-    """F1 of entities: one counts as found if its kind, its first and its last word are right."""
+    """Entity F1: an entity is right if its kind, first and last word are."""
     right = ours = theirs = 0
     for a, b in zip(predictions, labels, strict=True):
         check_same_length(a, b)
@@ -152,22 +152,22 @@ def entity_f1(predictions: Sequence[Sequence[str]], labels: Sequence[Sequence[st
 
 
 def normalize_answer(text: str) -> list[str]:
-    """The words of an answer in lower case, without punctuation and articles, as SQuAD's own script has it."""
+    """The words of an answer in lower case, without punctuation and articles, as in the SQuAD script."""
     return ARTICLES.sub(" ", text.lower().translate(MARKS)).split()
 
 
 def exact_match(predictions: str, labels: Iterable[str]) -> float:
-    """1 if the answer is one of those that count as right, else 0."""
+    """1 if the answer equals one of the right ones, else 0."""
     return float(any(normalize_answer(predictions) == normalize_answer(each) for each in labels))
 
 
 def token_f1(predictions: str, labels: Iterable[str]) -> float:
-    """F1 between the words of the answer and of the nearest one that counts as right."""
+    """Word F1 with the closest right answer."""
     return max((overlap_f1(normalize_answer(predictions), normalize_answer(each)) for each in labels), default=0.0)
 
 
 def overlap_f1(predictions: list[str], labels: list[str]) -> float:
-    if not predictions or not labels:  # no answer is right where there is none
+    if not predictions or not labels:  # for no words the empty answer is right
         return float(predictions == labels)
     return f1_from_counts((Counter(predictions) & Counter(labels)).total(), len(predictions), len(labels))
 
@@ -176,7 +176,7 @@ def overlap_f1(predictions: list[str], labels: list[str]) -> float:
 
 
 def perplexity(loss: float) -> float:
-    """Among how many words a model wavers: exp of the mean loss in nats."""
+    """Perplexity: exp of the mean loss in nats."""
     return math.exp(min(loss, 700.0))
 
 
@@ -185,5 +185,5 @@ def bits_per_token(loss: float) -> float:
 
 
 def bits_per_byte(total: float, size: int) -> float:
-    """A loss summed over a text, in bits for each byte of it: the same scale for every tokenizer."""
+    """Bits per byte of a text from its summed loss: comparable between tokenizers."""
     return safe_ratio(bits_per_token(total), size)

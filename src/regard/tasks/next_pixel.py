@@ -1,8 +1,8 @@
-"""Next-pixel prediction, everywhere at once: p(image) = p(x_1) p(x_2 | x_1) ..., row by row.
+"""Next-pixel prediction at every position in parallel: p(image) = p(x_1) p(x_2 | x_1) ..., row by row.
 
-The metric is bits per dimension: -log2 p(image) / the number of values of an image. With levels a value is a number of
-one channel, so that images in 256 levels compare with what is published; with colours it is a whole pixel, as an index
-into the palette, and compares with models of the same palette alone.
+The metric is bits per dimension: -log2 p(image) / the number of values of an image. With levels, a value is one
+channel, so that images with 256 levels compare with published results; with colours it is a whole pixel, an index into
+the palette, and compares only with models of the same palette.
 """
 
 import math
@@ -30,7 +30,7 @@ BITS, RIGHT = "bits per dimension", "accuracy"
 @register_task("next_pixel")
 @dataclass(frozen=True, eq=False)
 class NextPixel(Task):
-    """A batch is ids (B, rows, columns): the front end reads all but the last of them, and the model says them all."""
+    """Next-pixel task; a batch is ids (B, rows, columns): the front end shifts them, and all are labels."""
 
     c: config.NextPixel = config.NextPixel()
     sense: Processor = field(kw_only=True)
@@ -76,14 +76,14 @@ class NextPixel(Task):
         return {"loss": cross_entropy_sum(model(batch["ids"]), batch["ids"].flatten(1))}
 
     def answers(self, model: nn.Module, batch: Any) -> TaskOutputs:
-        """Of each image the bits that a value of it costs, and the part of its values that were the likeliest."""
+        """For each image, bits per value and the fraction of values predicted right."""
         logits, labels = model(batch["ids"]).float(), batch["ids"].flatten(1)
         nats = F.cross_entropy(logits.mT, labels, reduction="none").mean(-1)
         right = (logits.argmax(-1) == labels).float().mean(-1)
         return {BITS: (nats / math.log(2)).tolist(), RIGHT: right.tolist()}
 
     def expected_answers(self, batch: Any) -> TaskOutputs:
-        """What a model that knows the image would need: no bits, and all values right."""
+        """The outputs of a perfect model: zero bits, all values right."""
         return {BITS: [0.0] * len(batch["ids"]), RIGHT: [1.0] * len(batch["ids"])}
 
     def score(self, predictions: TaskOutputs, labels: TaskOutputs) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Next-token prediction at every place at once: p(x) = p(x_1) p(x_2 | x_1) ... (teacher forcing)."""
+"""Next-token prediction at every position in parallel: p(x) = p(x_1) p(x_2 | x_1) ... (teacher forcing)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +20,8 @@ from regard.text.tokenizer import Tokenizer
 @register_task("next_token")
 @dataclass(frozen=True, eq=False)
 class NextToken(TextTask):
-    """A batch is ids (B, N + 1): the first N are read, the last N are predicted. Or rows of several lengths."""
+    """Next-token task; a batch is ids (B, N + 1), of which the first N are inputs, the last N labels; or padded
+    rows."""
 
     c: config.NextToken = config.NextToken()
     causal = True
@@ -34,7 +35,7 @@ class NextToken(TextTask):
         return [self.around(piece) | {"cut": 0} for piece in split_evenly(ids, self.room)]
 
     def around(self, ids: Sequence[int]) -> TaskExample:
-        """A text with the special tokens that begin and end one; none of them twice, if the text has them."""
+        """A text with its start and end tokens, which are not repeated if the text has them."""
         before, after, ids = self.specials.single.before, self.after, tuple(ids)
         first = () if ids[: len(before)] == before else before
         return {"ids": [*first, *ids, *(() if after and ids[-len(after) :] == after else after)]}
@@ -46,7 +47,7 @@ class NextToken(TextTask):
 
     @property
     def room(self) -> int:
-        """Tokens of a text that fit in a row: the last of a row is told and not read."""
+        """Text tokens that fit in a row: the last token is only a label."""
         return self.rows.length + 1 - len(self.specials.single.before) - len(self.after)
 
     def collate(self, examples: Sequence[TaskExample], chance: torch.Generator) -> TaskBatch:
@@ -56,7 +57,7 @@ class NextToken(TextTask):
         return {"ids": ids, "labels": labels} | self.rows.real(read)
 
     def count_parts(self, batch: Tensor | TaskBatch) -> dict[str, LossPart]:
-        if isinstance(batch, Tensor):  # known without a look at the device
+        if isinstance(batch, Tensor):  # known without reading from the device
             return {"loss": LossPart(batch.shape[0] * (batch.shape[1] - 1))}
         return {"loss": LossPart(count_labels(shift_labels(batch)["labels"]))}
 
@@ -71,7 +72,7 @@ class NextToken(TextTask):
 
 
 def shift_labels(batch: Tensor | TaskBatch) -> TaskBatch:
-    """All but the last token to read, all but the first to tell; never the first of a document, nor padding."""
+    """Inputs are all but the last token, labels all but the first; no labels at document starts and padding."""
     if not isinstance(batch, Tensor) and "labels" in batch:
         return batch
     tables = {"ids": batch} if isinstance(batch, Tensor) else batch

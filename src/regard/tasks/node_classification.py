@@ -1,6 +1,6 @@
-"""Node classification: a class for each node of one graph, which is read whole; some nodes have labels to train on.
+"""Node classification: a class for each node of one graph, read as a whole; some nodes have labels for training.
 
-cora     2,708 papers that cite each other      140 train, 500 validate, 1,000 are the test
+cora     2,708 papers with citations            140 train, 500 validation, 1,000 test
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ SHORT = {"val": "validation", "valid": "validation"}
 @register_task("node_classification")
 @dataclass(frozen=True, eq=False)
 class NodeClassification(Task):
-    """The likeliest class of every node that has a label in the batch."""
+    """Node classification task: the most likely class of every node with a label in the batch."""
 
     c: config.NodeClassification = config.NodeClassification()
     heads = ("token",)
@@ -60,7 +60,7 @@ class NodeClassification(Task):
 
 
 def node_labels(record: Record, count: int) -> list[str]:
-    """The name of each node's class; empty where none is known."""
+    """The class name of each node; "" if unknown."""
     found = record.get("labels")
     if not isinstance(found, list) or len(found) != count:
         many = f"{len(found)} labels" if isinstance(found, list) else "no list of labels"
@@ -70,7 +70,7 @@ def node_labels(record: Record, count: int) -> list[str]:
 
 
 def fill_node_classes(c: config.NodeClassification, record: Record, labels: Sequence[str]) -> config.NodeClassification:
-    """The setting with its classes filled in: numbers by size, names by letter."""
+    """The task with its classes filled in: numbers in order, names alphabetically."""
     if c.classes:
         return c
     names = {label for label in labels if label}
@@ -81,7 +81,7 @@ def fill_node_classes(c: config.NodeClassification, record: Record, labels: Sequ
 
 
 def node_splits(record: Record, labels: Sequence[str], share: float, seed: int = 0) -> list[str]:
-    """Which part each node is in; where the graph does not say, a share of those with a label validates."""
+    """The split of each node; without one in the graph, a share of the labelled nodes validates."""
     found = record.get("parts")
     if found is None:
         known = [node for node, label in enumerate(labels) if label]
@@ -103,7 +103,7 @@ def node_splits(record: Record, labels: Sequence[str], share: float, seed: int =
 def node_targets(
     record: Record, c: config.NodeClassification, labels: Sequence[str], parts: Sequence[str], part: str
 ) -> Tensor:
-    """(1, N) the classes of the nodes of a part, and nothing for all others."""
+    """(1, N) the class indices of a split's nodes, -100 for all others."""
     known = {name: place for place, name in enumerate(c.classes)}
     if lost := [label for label, mine in zip(labels, parts, strict=True) if mine == part and label not in known]:
         raise DataError(f"{record.where}: label {lost[0]!r} is none of the {len(known)} classes ({', '.join(known)})")

@@ -1,10 +1,10 @@
-"""Extractive question answering: every token gets a score for beginning the answer, and one for ending it.
+"""Extractive question answering: every token gets a score as the start of the answer, and one as its end.
 
     [CLS] who sat on the mat ? [SEP] it was the cat that sat there . [SEP]
       │   └──────────────── never chosen ──┘  begin: the, end: cat
       └─ chosen where there is no answer
 
-A context too long for one row is read in windows; the best answer of all windows is the answer.
+A context too long for one row is read in windows; the best answer over all windows counts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ from regard.text.tokenizer import Tokenizer
 
 
 class AnswerSpan(NamedTuple):
-    """An answer: from which to which character of the context (0 to 0: there is none), and how sure it is."""
+    """An answer span: its characters in the context (0 to 0: no answer), and its score."""
 
     start: int
     stop: int
@@ -53,7 +53,7 @@ class QuestionAnswering(Task):
     # ---------------------------------------------------------------- examples
 
     def example(self, record: RecordLike, tokenizer: Tokenizer) -> TaskExample:
-        """The window in which the answer has most text around it."""
+        """The window in which the answer has most context around it."""
         windows = self.windows(record, tokenizer)
         best = max(windows, key=lambda window: (window["stop"] > 0, context_margin(window)))
         if self.right_answers(record) and not best["stop"]:
@@ -63,7 +63,7 @@ class QuestionAnswering(Task):
         return best
 
     def windows(self, record: RecordLike, tokenizer: Tokenizer) -> list[TaskExample]:
-        """The whole context, in as many rows as it takes; "start" and "stop" are 0 where the answer is not in one."""
+        """The whole context in windows; "start" and "stop" are 0 where a window lacks the answer."""
         context, all_asked = (
             columns.get_text(record, self.c.context),
             columns.get_ids(record, self.c.question, tokenizer),
@@ -72,7 +72,7 @@ class QuestionAnswering(Task):
         truth = self.truth(record, context)
         held = None if truth is None else tokens_covering(offsets, *truth)
         free = self.rows.length - len(self.specials.pair)
-        question = all_asked[: free // 2]  # the context keeps half of the row at least
+        question = all_asked[: free // 2]  # the context gets at least half of the row
         room, lost = free - len(question), len(all_asked) - len(question)
         step = min(self.c.doc_stride, room)
         starts = range(0, max(1, len(ids) - room + step), step)
@@ -97,7 +97,7 @@ class QuestionAnswering(Task):
         }  # fmt: skip
 
     def truth(self, record: RecordLike, context: str) -> tuple[int, int] | None:
-        """From which to which character the first right answer stands; None: there is none."""
+        """The character span of the first right answer; None if there is none."""
         if not (right := self.right_answers(record)):
             return None
         if self.c.answer_start is not None and self.c.answer_start not in record:
@@ -113,7 +113,7 @@ class QuestionAnswering(Task):
         return start, start + len(right[0])
 
     def right_answers(self, record: RecordLike) -> list[str]:
-        """The answers that count as right; empty where there is none."""
+        """All right answers; empty if there is none."""
         found = columns.get_column(record, self.c.answer)
         return [str(text) for text in (found if isinstance(found, list | tuple) else [found]) if text]
 
@@ -130,7 +130,7 @@ class QuestionAnswering(Task):
             batch[name] = self.rows.pad([example[name] for example in examples], -1)
         for name in ("start", "stop"):
             batch[name] = torch.tensor([example[name] + by for example, by in zip(examples, shift, strict=True)])
-        batch["none"] = torch.tensor(shift)  # the first token: chosen where there is no answer
+        batch["none"] = torch.tensor(shift)  # the first token stands for "no answer"
         return batch
 
     def count_parts(self, batch: TaskBatch) -> dict[str, LossPart]:
@@ -142,7 +142,7 @@ class QuestionAnswering(Task):
         return {"loss": first + last}
 
     def logits(self, model: nn.Module, batch: TaskBatch) -> tuple[Tensor, Tensor]:
-        """(B, N) twice: how well an answer begins and ends at each token; never in the question, never in padding."""
+        """(B, N) each: start and end logits; -inf in the question and in padding."""
         may = (batch["from"] >= 0).scatter(1, batch["none"][:, None], True)
         starts, stops = model_outputs(model, batch).float().masked_fill(~may[..., None], float("-inf")).unbind(-1)
         return starts, stops
@@ -150,7 +150,7 @@ class QuestionAnswering(Task):
     # ---------------------------------------------------------------- answers
 
     def answers(self, model: nn.Module, batch: TaskBatch) -> TaskOutputs:
-        """The best answer of each row, and how much better it is than none."""
+        """The best answer of each row, and its score relative to "no answer"."""
         starts, stops = self.logits(model, batch)
         none = (starts + stops).gather(1, batch["none"][:, None])[:, 0]
         spans = (starts[:, :, None] + stops[:, None, :]).masked_fill(~self.sensible(batch), float("-inf"))
@@ -163,14 +163,14 @@ class QuestionAnswering(Task):
             ]
         }
 
-    def sensible(self, batch: TaskBatch) -> Tensor:  # (B, N, N), from the row to the column
-        """Spans of the context that do not end before they begin, and are not too long."""
+    def sensible(self, batch: TaskBatch) -> Tensor:  # (B, N, N): start x end
+        """Valid spans: within the context, end not before start, and not too long."""
         inside = batch["from"] >= 0
         square = torch.ones_like(inside[0]).expand(inside.shape[1], -1)
         return (square.triu() & ~square.triu(self.c.max_answer_tokens)) & inside[:, :, None] & inside[:, None, :]
 
     def characters(self, batch: TaskBatch, first: Tensor, last: Tensor) -> list[tuple[int, int]]:
-        """From which to which character of the context a span of tokens goes; 0 to 0 outside."""
+        """The character spans of token spans; 0 to 0 outside the context."""
         starts, stops = batch["from"].gather(1, first[:, None]), batch["upto"].gather(1, last[:, None])
         return list(zip(starts[:, 0].clamp(min=0).tolist(), stops[:, 0].clamp(min=0).tolist(), strict=True))
 
@@ -178,12 +178,12 @@ class QuestionAnswering(Task):
         return {"loss": [AnswerSpan(*span, 0.0) for span in self.characters(batch, batch["start"], batch["stop"])]}
 
     def score(self, predictions: TaskOutputs, labels: TaskOutputs) -> dict[str, float]:
-        """How many begin and end at the right characters; `squad` compares texts."""
+        """Accuracy of start and end characters; `squad` compares texts."""
         right = [a[:2] == b[:2] for a, b in zip(predictions["loss"], labels["loss"], strict=True)]
         return {"accuracy": safe_ratio(sum(right), len(right))}
 
     def squad(self, found: Sequence[Sequence[AnswerSpan]], given: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-        """Exact match and F1 of the best answer of each record's windows, in percent as SQuAD has them."""
+        """Exact match and F1 of the best answer over each record's windows, in percent as in SQuAD."""
         ems, f1s = [], []
         for windows, record in zip(found, given, strict=True):
             best = max(windows, key=lambda each: each.score)
@@ -194,7 +194,7 @@ class QuestionAnswering(Task):
 
 
 def context_margin(window: TaskExample) -> int:
-    """Tokens on the poorer side of the answer."""
+    """The number of context tokens on the shorter side of the answer."""
     return min(int(window["start"]), len(window["ids"]) - int(window["stop"]))
 
 
@@ -203,5 +203,5 @@ def shift_span(held: tuple[int, int] | None, by: int) -> tuple[int, int] | None:
 
 
 def first_of(found: Any) -> Any:
-    """SQuAD gives a list of answers, and a list of their starts."""
+    """The first element: SQuAD has a list of answers, and a list of their starts."""
     return found[0] if isinstance(found, list | tuple) and found else found

@@ -4,12 +4,12 @@
     {"text": "A cat"}       {"ids": [5, 9]}          {"ids": (B, N), "labels": (B, N), "real": (B, N)}
                                                             ── answers, expected ──►  score
 
-An objective has named loss parts, each a sum over things that are counted before anything is computed. A step's loss
+An objective has named loss parts, each a sum over labels that are counted before anything is computed. A step's loss
 is the weighted sum over parts of sum/count, with the counts of the whole step: of all micro-batches and of all ranks.
-So accumulating k micro-batches of b rows gives the gradients of one batch of k·b rows, ragged or not.
+Accumulating k micro-batches of b rows therefore gives the gradients of one batch of k·b rows, ragged or not.
 
-Each kind is a file that registers its class in TASKS. All randomness is drawn in `collate` from the generator that it
-is given, so a batch is a pure function of its examples and a seed.
+Each kind is a file that registers its class in TASKS. All randomness is in `collate`, from the generator that it is
+given, so a batch is a pure function of its examples and a seed.
 """
 
 import inspect
@@ -40,7 +40,7 @@ from regard.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class LossPart:
-    """One thing that is asked: how many times, and how much it weighs."""
+    """One part of a loss: its number of labels and its weight."""
 
     count: int
     weight: float = 1.0
@@ -48,24 +48,26 @@ class LossPart:
 
 class Objective(Protocol):
     def count_parts(self, batch: Any) -> dict[str, LossPart]:
-        """How often each part is asked of this batch; known from the labels alone."""
+        """The label count of each part in this batch; known from the labels alone."""
 
     def loss_sums(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
-        """The losses of each part, summed; in fp32. An objective that compares the rows of a batch with each other has
-        a third argument, `ranks: int = 1`: how many processes ask now, each for its own rows of one batch."""
+        """The summed losses of each part, in fp32. An objective that compares the rows of a batch with each other has a
+        third argument, `ranks: int = 1`: the number of ranks that compute one batch together, each with its own
+        rows.
+        """
 
 
 def rank_arguments(objective: Objective, ranks: int) -> dict[str, int]:
-    """What `loss_sums` of this objective is given besides model and batch, where so many ranks ask at the same time.
+    """Extra arguments of this objective's `loss_sums` for so many ranks.
 
-    The signature is read since a custom objective may have two parameters, on any number of ranks; to pass `ranks` and
-    catch the TypeError would hide one of its own.
+    The signature is inspected, since a custom objective may have only two parameters; passing `ranks` and catching the
+    TypeError would hide errors inside it.
     """
     return {"ranks": ranks} if ranks > 1 and "ranks" in inspect.signature(objective.loss_sums).parameters else {}
 
 
 def total_counts(batches: Sequence[Mapping[str, LossPart]]) -> dict[str, LossPart]:
-    """The parts of several micro-batches as those of one."""
+    """The summed parts of several micro-batches."""
     names = list(batches[0])
     return {name: LossPart(sum(parts[name].count for parts in batches), batches[0][name].weight) for name in names}
 
@@ -86,13 +88,13 @@ FRAMED = (
     "token_classification",
     "question_answering",
     "masked_lm",
-)  # read whole texts between special tokens
+)  # tasks that read whole texts between special tokens
 
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """What all objectives share. `chunk` tokens have their logits made at a time (none: all); `segments` says that the
-    model tells first texts from second ones."""
+    """Base class of tasks. `chunk` is the number of tokens whose logits are computed at a time (None: all); `segments`:
+    the model has segment embeddings."""
 
     c: Any
     specials: TaskSpecialTokens = TaskSpecialTokens()
@@ -102,16 +104,16 @@ class Task:
 
     @property
     def extra_tokens(self) -> int:
-        """Tokens that `collate` puts around an example's own."""
+        """The number of tokens that `collate` adds to an example."""
         return 0
 
-    encoder: ClassVar[bool] = False  # reads a source
-    causal: ClassVar[bool] = False  # must not see what it should say
+    encoder: ClassVar[bool] = False  # requires an encoder
+    causal: ClassVar[bool] = False  # requires a causal mask: labels would be visible
     heads: ClassVar[tuple[str, ...]] = ("lm",)
 
     @classmethod
     def special_tokens_needed(cls, c: Any, specials: TaskSpecialTokens) -> tuple[str, ...]:
-        """The roles without which there is no asking."""
+        """The roles of special tokens that the task requires."""
         return ()
 
     @classmethod
@@ -119,22 +121,22 @@ class Task:
         return cls(c, TaskSpecialTokens.of(tokenizer), **options)
 
     def example(self, record: RecordLike, tokenizer: Tokenizer) -> TaskExample:
-        """A record as numbers; "cut" is how many of its tokens did not fit."""
+        """Encode a record; "cut" is the number of truncated tokens."""
         raise NotImplementedError
 
     def examples(self, record: RecordLike, tokenizer: Any) -> list[TaskExample]:
-        """All that a record has to learn from; a long text is several rows, one after the other."""
+        """All examples of a record; a long text becomes several consecutive rows."""
         return [self.example(record, tokenizer)]
 
     def length(self, example: TaskExample) -> int:
-        """How many tokens an example is: its longest list."""
+        """The number of tokens of an example: its longest list."""
         return max(len(ids) for ids in example.values() if isinstance(ids, list))
 
     def collate(self, examples: Sequence[TaskExample], chance: torch.Generator) -> TaskBatch:
         raise NotImplementedError
 
     def collate_eval(self, examples: Sequence[TaskExample], chance: torch.Generator) -> TaskBatch:
-        """A batch to validate on: without what is done to examples only to learn more from them."""
+        """A batch for validation: without data augmentation."""
         return self.collate(examples, chance)
 
     def count_parts(self, batch: Any) -> dict[str, LossPart]:
@@ -144,18 +146,18 @@ class Task:
         raise NotImplementedError
 
     def answers(self, model: nn.Module, batch: Any) -> TaskOutputs:
-        """What the model says, one entry each time it is asked."""
+        """The model's predictions, one entry for each label."""
         raise NotImplementedError
 
     def expected_answers(self, batch: Any) -> TaskOutputs:
-        """What it should say."""
+        """The labels, one entry for each."""
         return {"loss": labelled_entries(batch["labels"], batch["labels"])}
 
     def score(self, predictions: TaskOutputs, labels: TaskOutputs) -> dict[str, float]:
         return {"accuracy": accuracy(predictions["loss"], labels["loss"])}
 
     def check(self, model: config.Transformer) -> None:
-        """Refuses a model that cannot be asked this, by the path of the setting."""
+        """Check that a model fits the task; errors name the setting by its path."""
         task, head = f"task {self.c.kind!r}", model.head.kind
         if (model.encoder is not None) != self.encoder:
             how = "two trunks; add model.encoder" if self.encoder else "one trunk alone; leave out model.encoder"
@@ -172,7 +174,7 @@ class Task:
                               f"write 'causal & {ahead[0]}' or 'causal'")  # fmt: skip
 
     def vocabularies(self, model: config.Transformer) -> list[tuple[str, int, int]]:
-        """Each table of words by its path, with its size and that of the tokenizer it is for."""
+        """Each embedding table by its path, with its size and that of its tokenizer."""
         return [("embed", model.embed.vocab, self.specials.size)]
 
 
@@ -183,14 +185,14 @@ def labelled_entries(table: Tensor, labels: Tensor) -> list[int]:
 
 
 def split_evenly(ids: Sequence[int], room: int) -> list[Sequence[int]]:
-    """A text as stretches that fit, all about equally long."""
+    """Split a text into parts of at most `room` tokens, of about equal length."""
     count = -(-len(ids) // room)
     size = -(-len(ids) // max(1, count))
     return [ids[start : start + size] for start in range(0, len(ids), size)]
 
 
 class TextTask(Task):
-    """Objectives whose answers are words: one part, `labels` beside every token."""
+    """Tasks whose predictions are tokens: one loss part, `labels` for every token."""
 
     @property
     def smoothing(self) -> float:
@@ -201,17 +203,17 @@ class TextTask(Task):
         return {"loss": cross_entropy_sum(said, batch["labels"], self.smoothing, self.chunk or 1)}
 
     def answers(self, model: nn.Module, batch: Any) -> TaskOutputs:
-        """The likeliest word wherever one is asked for, each told what really stood before it."""
+        """The most likely token at each label, with teacher forcing."""
         return {"loss": labelled_entries(model_outputs(model, batch).argmax(-1), batch["labels"])}
 
 
 TASKS: dict[str, type[Task]] = {}
-INPUT_TASKS: dict[str, type[Task]] = {}  # kinds that are also asked of what is no text, by another class
+INPUT_TASKS: dict[str, type[Task]] = {}  # kinds with another class for inputs other than text
 T = TypeVar("T", bound=type[Task])
 
 
 def register_task(kind: str) -> Callable[[T], T]:
-    """Enters a class in the table under the kind that a config says."""
+    """Register a task class under its kind in configs."""
 
     def put(task: T) -> T:
         TASKS[kind] = task
@@ -221,7 +223,7 @@ def register_task(kind: str) -> Callable[[T], T]:
 
 
 def register_input_task(kind: str) -> Callable[[T], T]:
-    """Enters a class in the table for what is no text."""
+    """Register a task class for inputs other than text."""
 
     def put(task: T) -> T:
         INPUT_TASKS[kind] = task
@@ -231,8 +233,8 @@ def register_input_task(kind: str) -> Callable[[T], T]:
 
 
 def add_task_tokens(c: config.Task, tokenizer: Tokenizer) -> Tokenizer:
-    """The tokenizer with the special tokens that this objective needs, and a word of where they stand around a text;
-    itself if it has them all."""
+    """The tokenizer with the special tokens of this task, and a post-processor that adds them around a text; unchanged
+    if it has them all."""
     marks = c.sentinels if isinstance(c, config.SpanCorruption) else 0
     made = with_special_tokens(
         tokenizer, TASKS[c.kind].special_tokens_needed(c, TaskSpecialTokens.of(tokenizer)), marks
@@ -244,7 +246,7 @@ def build_task(
     c: config.Task, tokenizer: Tokenizer, model: config.Model | None = None, *, rows: RowPadding | None = None,
     chunk: int | None = None, **more: Any,
 ) -> Task:  # fmt: skip
-    """The objective that a setting describes, for texts in this tokenizer's words; checked against the model."""
+    """Build the task of a config for texts in this tokenizer's vocabulary; checked against the model."""
     task = TASKS[c.kind]
     if missing := task.special_tokens_needed(c, TaskSpecialTokens.of(tokenizer)):
         raise ConfigError(f"tokenizer: task {c.kind!r} needs a {missing[0]} token, and this one has none; "
@@ -257,7 +259,7 @@ def build_task(
 
 
 def build_input_task(c: config.Task, sense: Any, model: config.Model | None = None, **more: Any) -> Task:
-    """The objective that a setting describes, for what a sense reads; checked against the model."""
+    """Build the task of a config for inputs of a processor; checked against the model."""
     task: Any = INPUT_TASKS.get(c.kind) or TASKS[c.kind]
     if "sense" not in task.__dataclass_fields__:
         raise ConfigError(f"task.kind: {c.kind!r} is asked of texts, and this front end reads none; set it to "
@@ -269,7 +271,7 @@ def build_input_task(c: config.Task, sense: Any, model: config.Model | None = No
 
 
 def join_outputs(answers: Sequence[TaskOutputs]) -> TaskOutputs:
-    """The answers to several batches as those to one."""
+    """Concatenate the outputs of several batches."""
     return {name: [each for some in answers for each in some[name]] for name in answers[0]} if answers else {}
 
 

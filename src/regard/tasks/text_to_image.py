@@ -1,9 +1,9 @@
-"""Text-to-image generation as one token sequence: words, then colours, in one vocabulary.
+"""Text-to-image generation as one token sequence: text tokens, then colours, in one vocabulary.
 
     ids    <s> red heart </s> . . .  ■ ■ ▨ ▨ ▨ ■        the text is padded to one length, so that every pixel
-    labels red heart </s>            ■ ■ ▨ ▨ ▨ ■ ■      has a place of its own (Ramesh et al. 2021)
+    labels red heart </s>            ■ ■ ▨ ▨ ▨ ■ ■      has a fixed position (Ramesh et al. 2021)
 
-Ids 0 ... V-1 are words and special tokens, V ... V+K-1 colours.
+Ids 0 ... V-1 are text and special tokens, V ... V+K-1 colours.
 """
 
 from collections.abc import Sequence
@@ -26,11 +26,11 @@ from regard.tasks.task import LossPart, TaskOutputs, TextTask, labelled_entries,
 @register_task("text_to_image")
 @dataclass(frozen=True, eq=False)
 class TextToImage(ImageTextTask, TextTask):
-    """The next token of both; what is asked of colours and of words is counted apart."""
+    """Next-token task over text and colours, with a separate loss part for each."""
 
     c: config.TextToImage = config.TextToImage()
     causal = True
-    around = 2  # before the first word, and after the last
+    around = 2  # start and end token
 
     @classmethod
     def special_tokens_needed(cls, c: Any, specials: TaskSpecialTokens) -> tuple[str, ...]:
@@ -43,7 +43,7 @@ class TextToImage(ImageTextTask, TextTask):
 
     @property
     def room(self) -> int:
-        """Tokens that every text is filled up to."""
+        """Text tokens after padding."""
         return self.rows.length - self.c.pixels.count
 
     def length(self, example: TensorExample) -> int:
@@ -73,13 +73,13 @@ class TextToImage(ImageTextTask, TextTask):
         return {"ids": ids, "labels": torch.cat([labels[:, :-1], pixels], 1)} | self.token_counts(examples)
 
     def read_ids(self, texts: Sequence[Sequence[int]]) -> Tensor:  # (B, room)
-        """Texts with what stands around them, filled up to one length."""
+        """Texts with special tokens, padded to one length."""
         start, end, pad = (self.specials[role] for role in ("bos", "eos", "pad"))
         whole = [[start, *text, end] for text in texts]
         return torch.tensor([[*row, *[pad] * (self.room - len(row))] for row in whole])
 
     def asked_of(self, labels: Tensor) -> dict[str, Tensor]:
-        """The labels of colours and of words, apart; nothing is asked elsewhere."""
+        """The labels of colours and of text, separately; -100 elsewhere."""
         colours = labels >= self.first
         parts = {"image": labels.where(colours, IGNORE_INDEX)}
         return parts | ({"text": labels.masked_fill(colours, IGNORE_INDEX)} if self.c.text_loss_weight else {})
@@ -95,7 +95,7 @@ class TextToImage(ImageTextTask, TextTask):
                 for name, labels in self.asked_of(batch["labels"]).items()}  # fmt: skip
 
     def answers(self, model: nn.Module, batch: TaskBatch) -> TaskOutputs:
-        """The likeliest colour of each pixel, told those before it."""
+        """The most likely colour of each pixel, given those before it."""
         labels = self.asked_of(batch["labels"])["image"]
         return {"loss": labelled_entries(model_outputs(model, batch).argmax(-1), labels)}
 

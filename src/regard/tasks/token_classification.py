@@ -1,8 +1,8 @@
 """Token classification: a class for every word, such as named entities or parts of speech.
 
 words      Ada      Lovelace          wrote
-pieces     Ada      Love     ##lace   wrote
-labels     B-PER    I-PER    -        O          a word's first piece carries its label, the others none
+tokens     Ada      Love     ##lace   wrote
+labels     B-PER    I-PER    -        O          a word's first token has its label, the others none
 """
 
 from collections.abc import Sequence
@@ -55,7 +55,7 @@ class TokenClassification(Task):
                 "cut": max(0, len(ids) - room)}  # fmt: skip
 
     def encode_word(self, word: str, place: int, tokenizer: Tokenizer) -> list[int]:
-        """The pieces of a word as they are in running text, behind a space; one at least, to carry the label."""
+        """The tokens of a word as in running text, after a space; at least one, to carry the label."""
         pieces = tokenizer.encode(f" {word}" if place else word)
         return pieces or [self.specials["unk"]]
 
@@ -68,7 +68,7 @@ class TokenClassification(Task):
         return {"loss": cross_entropy_sum(model_outputs(model, batch), batch["labels"])}
 
     def answers(self, model: nn.Module, batch: TaskBatch) -> TaskOutputs:
-        """The tags of each text, a word each."""
+        """The predicted tags of each text, one per word."""
         return {"loss": self.label_names(model_outputs(model, batch).argmax(-1), batch["labels"])}
 
     def expected_answers(self, batch: TaskBatch) -> TaskOutputs:
@@ -80,7 +80,7 @@ class TokenClassification(Task):
         return [[classes[tag] for tag, label in zip(*pair, strict=True) if label != IGNORE_INDEX] for pair in pairs]
 
     def score(self, predictions: TaskOutputs, labels: TaskOutputs) -> dict[str, float]:
-        """Of words, and of whole entities where tags are B-, I- and O."""
+        """Accuracy over words, and entity F1 where tags are B-, I- and O."""
         flat = [[tag for tags in some["loss"] for tag in tags] for some in (predictions, labels)]
         found = {"accuracy": accuracy(*flat)}
         named = any(name.startswith("B-") for name in self.c.classes)

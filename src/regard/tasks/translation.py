@@ -1,10 +1,10 @@
 """Sequence-to-sequence tasks with teacher forcing: the encoder reads the source, the decoder predicts the target.
 
     source   The cat sat </s>
-    ids      <s>  Le    chat   s'est  assis          the target behind a start token
-    labels   Le   chat  s'est  assis  </s>           the same target, and its end
+    ids      <s>  Le    chat   s'est  assis          the target after a start token
+    labels   Le   chat  s'est  assis  </s>           the target and an end token
 
-As many inputs as labels: at each place the decoder has read what stood before and predicts what stands there.
+Inputs and labels have equal length: at each position the decoder has read the tokens before and predicts the next one.
 """
 
 from collections.abc import Sequence
@@ -24,9 +24,9 @@ from regard.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True, eq=False)
 class Seq2SeqTask(TextTask):
-    """Objectives of encoder-decoders: a source to read and a target to tell, both without special tokens till here."""
+    """Base of encoder-decoder tasks: a source and a target, stored without special tokens."""
 
-    spoken: TaskSpecialTokens | None = None  # the target's special tokens, if its words are others than the source's
+    spoken: TaskSpecialTokens | None = None  # the target's special tokens, if it has another tokenizer
     encoder = True
     causal = True
 
@@ -40,12 +40,12 @@ class Seq2SeqTask(TextTask):
 
     @property
     def closing(self) -> tuple[int, ...]:
-        """What ends a source: as the tokenizer ends its texts, or its end token."""
+        """Special tokens after a source: those of the tokenizer's post-processor, or its end token."""
         return self.specials.single.after or (self.specials["eos"],)
 
     @property
     def opening(self) -> tuple[int, ...]:
-        """What begins a source: only where a published tokenizer says so, never the start of a target."""
+        """Special tokens before a source: only if a published tokenizer has them, never the start of a target."""
         return self.specials.single.before if self.specials.said else ()
 
     def vocabularies(self, model: config.Transformer) -> list[tuple[str, int, int]]:
@@ -68,14 +68,14 @@ class Seq2SeqTask(TextTask):
 
     @property
     def room(self) -> int:
-        """Tokens of a source that fit in a row."""
+        """Source tokens that fit in a row."""
         return self.rows.length - len(self.opening) - len(self.closing)
 
 
 @register_task("translation")
 @dataclass(frozen=True, eq=False)
 class Translation(Seq2SeqTask):
-    """Teacher forcing with smoothed labels."""
+    """Translation with teacher forcing and label smoothing."""
 
     c: config.Translation = config.Translation()
 

@@ -1,11 +1,11 @@
-"""Array files read without NumPy and without pickle: .npy, .npz and the idx files of MNIST.
+"""Array reader without NumPy and without pickle: .npy, .npz and the idx files of MNIST.
 
     NUMPY 1 0 <length> {'descr': '<i8', 'fortran_order': False, 'shape': (2708,)}   then the numbers
 
     00 00 08 03   00 00 EA 60   00 00 00 1C   00 00 00 1C   ...        idx: 60,000 x 28 x 28 bytes (LeCun et al. 1998)
 
 The images and labels of idx are two files. Both may be named, "train-images-idx3-ubyte.gz +
-train-labels-idx1-ubyte.gz", or the images alone: then the labels are in the file whose name says so.
+train-labels-idx1-ubyte.gz", or the images alone: the labels are then in the file of the matching name.
 
 ArrayStack reads arrays whose first axis counts records: those of an .npz file by name, or the one of an .npy file as
 the column "image".
@@ -35,11 +35,11 @@ from regard.files.compression import readable_errors
 from regard.files.size_limits import check_bytes
 
 MAGIC = b"\x93NUMPY"
-LONGEST = 10_000  # bytes of a header, as in NumPy itself
+LONGEST = 10_000  # maximum header bytes, as in NumPy itself
 AXES = 32
 PLAIN = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-NPY_CHUNK = 1 << 20  # bytes that are read at once
-NESTED = 64  # brackets and signs in a header
+NPY_CHUNK = 1 << 20  # bytes read at once
+NESTED = 64  # most brackets and signs in a header
 TYPES = {
     "|b1": torch.bool, "|u1": torch.uint8, "|i1": torch.int8, "<i2": torch.int16, "<i4": torch.int32,
     "<i8": torch.int64, "<u2": torch.uint16, "<f2": torch.float16, "<f4": torch.float32, "<f8": torch.float64,
@@ -47,13 +47,13 @@ TYPES = {
 
 
 def npz_names(path: Path, name: str) -> list[str]:
-    """What the arrays of an .npz file are called; they themselves are not read."""
+    """The array names of an .npz file; the arrays are not read."""
     with open_npz(path, name) as archive:
         return [member.filename.removesuffix(".npy") for member in archive.infolist()]
 
 
 def read_npz(path: Path, name: str) -> dict[str, Tensor]:
-    """All arrays of an .npz file by their names."""
+    """All arrays of an .npz file by name."""
     with open_npz(path, name) as archive:
         check_bytes(sum(member.file_size for member in archive.infolist()), name, path)
         return {
@@ -69,7 +69,7 @@ def open_npz(path: Path, name: str) -> Iterator[zipfile.ZipFile]:
             yield archive
     except (DataError, ConfigError):
         raise
-    # torn, or packed in a way of its own; also a name in no known letters, and a place before the file's beginning
+    # truncated, or packed in an unknown way; also undecodable names, and offsets before the start of the file
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, struct.error) as problem:
         reason = str(problem).partition("\n")[0].rstrip(".")
         raise DataError(f"{name}: not a whole .npz file ({reason:.200}); save it again") from None
@@ -77,14 +77,15 @@ def open_npz(path: Path, name: str) -> Iterator[zipfile.ZipFile]:
 
 def read_npz_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, name: str) -> Tensor:
     where = f"{name}:{member.filename:.80}"
-    if member.compress_type not in PLAIN:  # others take as much memory as they say, before the first byte comes
+    if member.compress_type not in PLAIN:  # other compressions allocate the declared size before the first byte is read
         raise DataError(f"{where}: packed in a way that NumPy has not; save it with numpy.savez_compressed")
     with archive.open(member) as file:
         return read_npy(file, where, Path(str(archive.filename)), member.file_size)
 
 
 def read_npy(file: IO[bytes], where: str, path: Path, size: int | None = None) -> Tensor:
-    """The array of an .npy file, as many bytes as its header says; `size` is how many the whole file has, if known."""
+    """The array of an .npy file, with exactly the bytes of its header; `size`: the bytes of the whole file, if
+    known."""
     start = file.read(8)
     if not start.startswith(MAGIC) or len(start) < 8:
         raise DataError(f"{where}: not an array of NumPy's; save it with numpy.save or numpy.savez")
@@ -96,7 +97,7 @@ def read_npy(file: IO[bytes], where: str, path: Path, size: int | None = None) -
     there = count if size is None else size - len(start) - len(packed) - length
     check_bytes(count, where, path)
     raw = bytearray()
-    while there == count and (some := file.read(min(NPY_CHUNK, count + 1 - len(raw)))):  # no more than is really there
+    while there == count and (some := file.read(min(NPY_CHUNK, count + 1 - len(raw)))):  # at most the real bytes
         raw += some
     if there != count or len(raw) != count:
         told = "more" if len(raw) > count else f"{len(raw) if there == count else there:,}"
@@ -106,10 +107,10 @@ def read_npy(file: IO[bytes], where: str, path: Path, size: int | None = None) -
 
 
 def parse_npy_header(raw: bytes, where: str) -> tuple[torch.dtype, tuple[int, ...], bool]:
-    """The type, the sides, and whether the first side runs fastest (Fortran's order)."""
+    """The dtype, the shape, and whether it is in Fortran order."""
     try:
         if b"\\" in raw or sum(map(raw.count, (b"(", b"[", b"{", b"-", b"+", b"~"))) > NESTED:
-            raise ValueError("no header has that")  # and Python's parser would warn of it, or run out of stack
+            raise ValueError("no header has that")  # and Python's parser would warn, or run out of stack
         said: Any = ast.literal_eval(raw.decode("latin1").strip())
         kind, shape, turned = said["descr"], said["shape"], said["fortran_order"]
     except (ValueError, SyntaxError, KeyError, TypeError, RecursionError, MemoryError):
@@ -123,12 +124,12 @@ def parse_npy_header(raw: bytes, where: str) -> tuple[torch.dtype, tuple[int, ..
     return TYPES[kind], shape, bool(turned)
 
 
-IDX_CHUNK = 1 << 20  # bytes that are read at once
-BYTES = 8  # the type of all files of images: one byte a number
+IDX_CHUNK = 1 << 20  # bytes read at once
+BYTES = 8  # idx dtype code of uint8
 
 
 def open_idx(images: TextSource) -> "IdxFile":
-    """A file of images, and the labels that go with it by their name."""
+    """An idx file of images, and the labels file of the matching name."""
     name = images.path.name.replace("images", "labels").replace("idx3", "idx1")
     labels = images.path.with_name(name)
     return IdxFile([images, *([TextSource(str(labels), labels)] if labels != images.path and labels.is_file() else [])])
@@ -166,7 +167,7 @@ class IdxFile:
 
 
 def read_idx(file: ReadableFile) -> Tensor:
-    """All numbers of a file, in its shape."""
+    """All numbers of an idx file, in its shape."""
     with readable_errors(file.name), file.open() as opened:
         head = opened.read(4)
         if len(head) < 4 or head[:2] != b"\0\0" or not 1 <= head[3] <= 4:
@@ -181,7 +182,7 @@ def read_idx(file: ReadableFile) -> Tensor:
             raise DataError(f"{file.name}: {' x '.join(map(str, shape))} numbers by its header; fetch it again")
         check_bytes(count, f"{file.name} ({' x '.join(map(str, shape))})", getattr(file, "path", None))
         raw = bytearray()
-        while some := opened.read(min(IDX_CHUNK, count + 1 - len(raw))):  # no more than is really there
+        while some := opened.read(min(IDX_CHUNK, count + 1 - len(raw))):  # never more than the file contains
             raw += some
     if len(raw) != count or not count:
         there = "more" if len(raw) > count else f"{len(raw):,}"
@@ -195,7 +196,7 @@ JOINED_SOURCES["idx3-ubyte"] = IdxFile
 
 @dataclass(frozen=True)
 class ArrayStack:
-    """A record for each row of all arrays; single numbers are Python's own."""
+    """A record for each row of all arrays; scalars become Python numbers."""
 
     file: TextSource
 
@@ -214,7 +215,7 @@ class ArrayStack:
     def records(self, tally: BadRecordPolicy) -> Iterator[Record]:
         columns = self.columns()
         counts = {name: len(column) if column.dim() else 0 for name, column in columns.items()}
-        empty = any(not column.numel() for column in columns.values())  # a billion rows of nothing never end
+        empty = any(not column.numel() for column in columns.values())  # empty rows: a count of a billion would not end
         if empty or len(set(counts.values())) != 1 or not min(counts.values()):
             told = ", ".join(f"{name} {tuple(column.shape)}" for name, column in columns.items()) or "none"
             alone = any(not column.dim() for column in columns.values())

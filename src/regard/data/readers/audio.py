@@ -1,10 +1,10 @@
-"""Audio reader: files of samples, read a stretch at a time, mixed down to one channel and resampled.
+"""Audio reader: audio files read in segments, mixed down to one channel and resampled.
 
-    a.wav                     by itself: whole numbers of 8, 16, 24 and 32 bits, floats of 32 and 64
-    a.flac a.ogg a.mp3 ...    by the package soundfile (extra `data`)
+    a.wav                     read directly: integers of 8, 16, 24 and 32 bits, floats of 32 and 64
+    a.flac a.ogg a.mp3 ...    with the package soundfile (extra `data`)
     a.wav#5145+5148           a segment: 5,148 samples from sample 5,145 on
 
-Several channels become their mean. Another rate is resampled by windowed sinc interpolation.
+Channels are averaged. Other sample rates are resampled by windowed sinc interpolation.
 """
 
 import math
@@ -26,17 +26,17 @@ from regard.config.errors import DataError
 from regard.files.compression import readable_errors, require_package
 
 CUT = re.compile(r"(.+)#(\d{1,18})\+(\d{1,18})", re.DOTALL)
-CLIPPED = 0.01  # of the samples at the loudest value there is: more is a recording that was too loud
-CROSSINGS = 16  # of zero on either side of the sinc: more is a sharper edge between what is kept and what is not
-BIGGEST = 1 << 24  # numbers in the table of a resampling
-HEADER = 64  # bytes of a WAV header that matter
-WHOLE, FLOAT, EXTENSIBLE = 1, 3, 0xFFFE  # how a WAV file says what its samples are
+CLIPPED = 0.01  # fraction of samples at full scale from which a recording counts as clipped
+CROSSINGS = 16  # zero crossings of the sinc on each side: more make a sharper filter
+BIGGEST = 1 << 24  # maximum size of a resampling table
+HEADER = 64  # bytes of a WAV header that are read
+WHOLE, FLOAT, EXTENSIBLE = 1, 3, 0xFFFE  # sample format codes of WAV files: PCM, IEEE float, extensible
 MONO_NOTICE = "a sound of several channels is heard as their mean (said once)"
 LOUD = "a sound was recorded too loud: more than one sample in a hundred is as loud as can be (said once)"
 
 
 class AudioReader(Protocol):
-    """A file of sound that is open: so many samples of so many channels."""
+    """An open audio file: sample rate, channels and length, and samples on request."""
 
     @property
     def rate(self) -> int: ...
@@ -54,14 +54,14 @@ class AudioReader(Protocol):
 
 @dataclass(frozen=True)
 class WavReader:
-    """The samples of a WAV file: where they begin, and what they are."""
+    """WAV reader: the samples' position and format."""
 
     file: IO[bytes]
     rate: int
     channels: int
     count: int
     begin: int
-    width: int  # bytes of a sample
+    width: int  # bytes per sample
     floats: bool
 
     def read(self, start: int, count: int) -> Tensor:
@@ -72,25 +72,25 @@ class WavReader:
 
 
 def decode_pcm(raw: bytearray, width: int, floats: bool) -> Tensor:
-    """Samples from their bytes, the lowest first, as WAV has them."""
+    """Decode little-endian samples as in WAV files."""
     if not raw:
         return torch.empty(0)
     if floats:
         return torch.frombuffer(raw, dtype=torch.float64 if width == 8 else torch.float32).float()
-    if width == 1:  # alone without a sign
+    if width == 1:  # 8-bit samples are unsigned
         return (torch.frombuffer(raw, dtype=torch.uint8).float() - 128) / 128
     if width == 3:
         three = torch.frombuffer(raw, dtype=torch.uint8).view(-1, 3).int()
-        up: Tensor = (three << torch.tensor([8, 16, 24])).sum(-1, dtype=torch.int32)  # so the sign is in its place
+        up: Tensor = (three << torch.tensor([8, 16, 24])).sum(-1, dtype=torch.int32)  # sign bit in bit 31
         return (up.to(torch.float64) / 2**31).float()
     kind = torch.int16 if width == 2 else torch.int32
     return (torch.frombuffer(raw, dtype=kind).double() / float(1 << (8 * width - 1))).float()
 
 
 def open_wav(file: IO[bytes], size: int, name: str) -> WavReader | None:
-    """A WAV file's header; None where the samples are packed in a way that is not read here."""
+    """Read a WAV header; None if the encoding is not supported here."""
     head = file.read(12)
-    if head[:4] in (b"RF64", b"RIFX"):  # larger than 4 GB, or the highest byte first
+    if head[:4] in (b"RF64", b"RIFX"):  # larger than 4 GB, or big-endian
         return None
     if len(head) < 12 or head[:4] != b"RIFF" or head[8:] != b"WAVE":
         raise DataError(f"{name}: begins with {head[:4]!r} and not as a WAV file does; name a sound, or give the file "
@@ -102,13 +102,13 @@ def open_wav(file: IO[bytes], size: int, name: str) -> WavReader | None:
             return check_wav(file, form, length, size - file.tell(), name)
         body = file.read(min(length, HEADER)) if kind == b"fmt " else b""
         form = parse_wav_format(body, name) if kind == b"fmt " else form
-        file.seek(length - len(body) + length % 2, 1)  # a chunk fills whole pairs of bytes
+        file.seek(length - len(body) + length % 2, 1)  # chunks are padded to even length
     raise DataError(f"{name}: a WAV file without its {'samples' if form else 'header'}; it was cut short, so write it "
                     "again")  # fmt: skip
 
 
 def parse_wav_format(raw: bytes, name: str) -> tuple[int, int, int, int]:
-    """The code of the samples, how many channels, the rate, the bits of a sample."""
+    """Format code, channels, sample rate and bits per sample."""
     if len(raw) < 16:
         raise DataError(f"{name}: a WAV file whose header ends after {len(raw)} bytes of 16; it was cut short, so "
                         "write it again")  # fmt: skip
@@ -125,7 +125,7 @@ def check_wav(file: IO[bytes], form: tuple[int, int, int, int], length: int, the
     known = (code == WHOLE and bits in (8, 16, 24, 32)) or (code == FLOAT and bits in (32, 64))
     if not known:
         return None
-    if length in (0, 0xFFFFFFFF):  # written to a pipe, whose writer could not come back to say how much it was
+    if length in (0, 0xFFFFFFFF):  # written to a pipe: the writer could not fill in the length
         length = there
     if length > there:
         raise DataError(f"{name}: says that it has {length:,} bytes of samples, and has {there:,}; it was cut short, "
@@ -138,7 +138,7 @@ def check_wav(file: IO[bytes], form: tuple[int, int, int, int], length: int, the
 
 @dataclass(frozen=True)
 class SoundFileReader:
-    """What soundfile reads."""
+    """Audio files that soundfile reads."""
 
     file: Any
     name: str
@@ -159,7 +159,7 @@ class SoundFileReader:
         try:
             self.file.seek(start)
             return torch.from_numpy(self.file.read(count, dtype="float32", always_2d=True))
-        except RuntimeError as problem:  # which soundfile's own are
+        except RuntimeError as problem:  # also covers soundfile's own errors
             raise audio_error(self.name, problem) from None
 
 
@@ -170,7 +170,7 @@ def audio_error(name: str, problem: Exception) -> DataError:
 
 @contextmanager
 def open_audio(path: Path, name: str = "") -> Iterator[AudioReader]:
-    """A file of sound, ready to be read."""
+    """Open an audio file."""
     name = name or str(path)
     with readable_errors(name):
         if path.suffix.lower() == ".wav":
@@ -179,7 +179,7 @@ def open_audio(path: Path, name: str = "") -> Iterator[AudioReader]:
                 if found is not None:
                     yield found
                     return
-        path.open("rb").close()  # what is not there or not to be read says so before anything else
+        path.open("rb").close()  # report missing or unreadable files first
     package = require_package("soundfile", f"{name}: a sound that is no plain WAV file", "or save it as 16-bit WAV")
     try:
         other = package.SoundFile(str(path))
@@ -190,7 +190,7 @@ def open_audio(path: Path, name: str = "") -> Iterator[AudioReader]:
 
 
 class AudioSpan(NamedTuple):
-    """A file and a stretch of it; without a size it goes to the end."""
+    """A file and a segment of it; without a length to the end."""
 
     path: Path
     start: int = 0
@@ -198,7 +198,7 @@ class AudioSpan(NamedTuple):
 
 
 def parse_audio_span(text: str, where: str = "") -> AudioSpan:
-    """What "a.wav" and "a.wav#5145+5148" stand for; from here, or from the folder of the file that names it."""
+    """Parse "a.wav" or "a.wav#5145+5148", relative to the folder of the file that names it."""
     beside = Path(where.rpartition(":")[0] or where).parent
     for each in (Path(text).expanduser(), beside / text):
         if each.is_file():
@@ -213,9 +213,9 @@ def parse_audio_span(text: str, where: str = "") -> AudioSpan:
 
 
 def read_audio(source: str | Path, rate: int, limit: float, *, cut: bool = False, where: str = "") -> Tensor:
-    """(T,) the samples of a file or of a cut of one, in one channel at this rate; at most `limit` seconds of them.
+    """(T,) the samples of a file or segment, mono, at this rate; at most `limit` seconds of them.
 
-    `where` is the record that names it; the rest of a sound that is longer is refused, or `cut` off.
+    `where` is the record that names the file; longer audio is refused, or `cut`.
     """
     path, start, size = parse_audio_span(str(source), where)
     name = f"{where}: {source}" if where and str(source) not in where else str(source)
@@ -234,7 +234,7 @@ def read_audio(source: str | Path, rate: int, limit: float, *, cut: bool = False
 
 
 def to_mono(samples: Tensor, name: str) -> Tensor:  # (T, channels) -> (T,)
-    """The mean of the channels, where it is a sound at all."""
+    """The mean of the channels; raises if samples are missing or not finite."""
     if not len(samples):
         raise DataError(f"{name}: a sound without samples; leave it out, or pass it over by data.on_bad_record=skip")
     if not bool(samples.isfinite().all()):
@@ -255,10 +255,10 @@ def to_mono(samples: Tensor, name: str) -> Tensor:  # (T, channels) -> (T,)
 
 
 def resample(samples: Tensor, old: int, new: int, name: str = "a sound") -> Tensor:
-    """(T·new/old,) the same sound at another rate: each sample a sum of those around it, weighed by a windowed sinc.
+    """Polyphase resampling to (T·new/old,): each sample is a sum of its neighbours, weighted by a windowed sinc.
 
-    With old/new = down/up in lowest terms, sample j·up + p stands at the time j·down + p·down/up of the old ones: so
-    there are `up` tables of weights, and each is a convolution that steps by `down` (polyphase).
+    With old/new = down/up in lowest terms, sample j·up + p lies at time j·down + p·down/up of the input. There are
+    therefore `up` filters, and each is a convolution with stride `down`.
     """
     if old == new:
         return samples
@@ -270,15 +270,16 @@ def resample(samples: Tensor, old: int, new: int, name: str = "a sound") -> Tens
     weights = sinc_kernel(up, down, width)
     count = -(-len(samples) * up // down)
     around = F.pad(samples, (width, width + down))[None, None]
-    made = F.conv1d(around, weights[:, None], stride=down)[0].mT.flatten()  # (up, J) -> in the order of time
+    made = F.conv1d(around, weights[:, None], stride=down)[0].mT.flatten()  # (up, J) -> time order
     return made[:count].contiguous()
 
 
 @lru_cache(maxsize=8)
 def sinc_kernel(up: int, down: int, width: int) -> Tensor:  # (up, 2·width + down)
-    """The weights of the old samples around each new one; what is above half of either rate is left out."""
+    """Filter weights of the input samples around each output sample; frequencies above half of either rate are
+    removed."""
     at = torch.arange(-width, width + down, dtype=torch.float64)
     far = at - (torch.arange(up, dtype=torch.float64) * down / up)[:, None]
-    cutoff = min(1.0, up / down) * (1 - 1 / CROSSINGS)  # the edge lies below half the rate
+    cutoff = min(1.0, up / down) * (1 - 1 / CROSSINGS)  # cutoff below half the rate
     window = torch.cos(far / width * math.pi / 2).clamp(min=0).square() * (far.abs() <= width)
     return (cutoff * torch.sinc(cutoff * far) * window).float()

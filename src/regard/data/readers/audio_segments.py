@@ -1,9 +1,9 @@
-"""Audio segments: one long recording and a table of what is where in it, "train.flac + train.tsv.gz".
+"""Audio segments: one long recording and a table of its segments, "train.flac + train.tsv.gz".
 
     digit  speaker  start  length        {"digit": "0", "speaker": "george", "sound": "train.flac#5145+5148"}
     0      george   5145   5148
 
-Columns `start` and `length` are in samples of the recording; the others are a record's own.
+Columns `start` and `length` are in samples of the recording; the others are copied to the record.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,7 +26,7 @@ AUDIO_COLUMN = "sound"
 
 @dataclass(frozen=True)
 class AudioSegments:
-    """The records of a table, each with its stretch of the sound."""
+    """The records of a table, each with its segment of the recording."""
 
     sound: TextSource
     table: RecordFile
@@ -62,7 +62,7 @@ class AudioSegments:
 
 
 def sample_count(record: Record, name: str) -> int:
-    """A count of samples; none is no sound, which its reader says."""
+    """A number of samples; 0 is left to the audio reader to refuse."""
     said = str(record[name]).strip()
     if not said.isdecimal():
         raise DataError(f"{record.where}: column {name!r} holds {said!r:.40}; expected a whole number of samples")
@@ -70,7 +70,7 @@ def sample_count(record: Record, name: str) -> int:
 
 
 def open_segments(sources: Sequence[TextSource]) -> AudioSegments:
-    """A sound and its table, in this order."""
+    """Open a recording and its table, given in this order."""
     names = " + ".join(source.name for source in sources)
     if len(sources) != 2 or file_format(sources[1].name) not in FORMATS:
         raise DataError(f"{names}: expected a sound and the table of its cuts, such as a.flac + a.tsv with columns "

@@ -1,9 +1,9 @@
-"""File folders: each file is a record, such as an image or a sound, and the folder that it is in is its label.
+"""File folders: each file (an image, a sound) is a record, and the name of its folder is the label.
 
     pets/cat/1.png   pets/cat/2.png   pets/dog/1.png        Record(image=Path("pets/cat/1.png"), label="cat")
 
-Files that are not in a folder of their own have no label. What a file holds is read by a Processor
-(`regard.inputs.processors`): here it has a name, and a digest of its bytes.
+Files outside a subfolder have no label. A Processor (`regard.inputs.processors`) reads the contents; this module only
+has the path, and a digest of the bytes.
 """
 
 import hashlib
@@ -21,13 +21,13 @@ from regard.files.paths import check_regular_file
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".pgm", ".ppm")
 AUDIO_SUFFIXES = (".wav", ".flac", ".ogg", ".mp3", ".aiff", ".aif", ".au", ".opus")
-# The column that a file of this suffix is; a Processor with files of its own enters them.
+# file suffix -> column; Processors for other files register them here
 COLUMNS: dict[str, str] = {**dict.fromkeys(IMAGE_SUFFIXES, "image"), **dict.fromkeys(AUDIO_SUFFIXES, "sound")}
 
 
 @dataclass(frozen=True)
 class FileFolder:
-    """The files of a folder, or a single one; `root` is where the names of folders begin to be labels."""
+    """The files of a folder, or a single one; folders below `root` are labels."""
 
     name: str
     root: Path
@@ -56,7 +56,7 @@ def file_digest(path: Path) -> str:
 
 
 def column_for_suffix(path: Path) -> str:
-    """What a file is, by its name: "image", "sound"; nothing where its name says nothing."""
+    """The column of a file by its suffix: "image", "sound"; "" if unknown."""
     return COLUMNS.get(path.suffix.lower(), "")
 
 
@@ -72,7 +72,7 @@ def open_folder(folder: Path, paths: Sequence[Path]) -> FileFolder:
 
 
 def path_in_record(record: Record, name: str) -> Path:
-    """The file that a column names: by itself, or beside the file that the record stands in."""
+    """The path that a column names, absolute or relative to the record's own file."""
     path = Path(str(record[name])).expanduser()
     beside = Path(record.where.rpartition(":")[0] or record.where).parent / path
     found = next((each for each in (path, beside) if each.is_file()), None)

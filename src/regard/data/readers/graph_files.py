@@ -1,7 +1,7 @@
-"""Graph files: one graph in two tables or in arrays, or many small graphs as adjacency lists in a text.
+"""Graph reader: one graph in two tables or in arrays, or many small graphs as adjacency lists in a text.
 
-    edges.csv + nodes.csv     pairs of names; and for each name its features, or its tag, its label and its part
-    cora.npz                  texts that cite each other, as arrays (Yang et al. 2016)
+    edges.csv + nodes.csv     pairs of names; and for each name its features or tag, its label and its split
+    cora.npz                  a citation network, as arrays (Yang et al. 2016)
 
     source,target             node,part,label,a,b
     ada,bob                   ada,train,red,0.5,1
@@ -11,11 +11,11 @@
 One graph is one record: "nodes" or "tags", "edges", and for each node its "labels" and "parts" (train, validation,
 test). Adjacency lists are written as the data of the GIN paper (Xu et al. 2019):
 
-    graphs:MUTAG.txt.xz        188              so many graphs
+    graphs:MUTAG.txt.xz        188              number of graphs
                                3 1              three nodes, class 1
-                               6 1 1            a node: its tag, how many neighbours, their numbers
+                               6 1 1            a node: tag, number of neighbours, their indices
                                6 2 0 2
-                               8 1 1            behind the neighbours there may be features
+                               8 1 1            features may follow the neighbours
 """
 
 from collections import Counter
@@ -45,7 +45,7 @@ LISTS = "graphs:"
 
 @dataclass(frozen=True)
 class GraphSource:
-    """What tables of graphs have in common: they are read as they are, and told apart by what is in their files."""
+    """Base of graph sources: no reader settings, identified by their file contents."""
 
     files: tuple[ReadableFile, ...]
 
@@ -63,9 +63,9 @@ class GraphSource:
 
 
 class AdjacencyLists(GraphSource):
-    """The number of graphs; for each "nodes label", then a line a node: its tag, how many neighbours, their numbers.
+    """Adjacency lists: the number of graphs; for each "nodes label", then one line per node: tag, degree, neighbours.
 
-    What stands behind the neighbours are the node's features.
+    Numbers after the neighbours are the node's features.
     """
 
     def records(self, tally: BadRecordPolicy) -> Iterator[Record]:
@@ -93,7 +93,7 @@ def require_line(line: str | DataError) -> str:
 
 
 def parse_counts(row: tuple[str, list[str]] | None, size: int, what: str, name: str) -> list[int]:
-    """So many whole numbers, the first of which counts lines: where it is wrong nothing after it is certain."""
+    """Integers of a header line, the first a count of lines: after a wrong one, the rest of the file cannot be read."""
     where, words = row or (name, [])
     digits = all(len(word) < 19 for word in words)
     good = words and words[0].isdecimal() and (size == 1 or words[-1].lstrip("+-").isdecimal())
@@ -104,7 +104,7 @@ def parse_counts(row: tuple[str, list[str]] | None, size: int, what: str, name: 
 
 
 def parse_graph(head: tuple[str, list[str]], rows: list[tuple[str, list[str]]], count: int) -> Record:
-    """One graph from its lines."""
+    """Parse the lines of one graph."""
     where, (_, label) = head
     if len(rows) < count:
         raise DataError(f"{where}: a graph of {count} nodes, and the file ends after {len(rows)}; it is not whole")
@@ -124,7 +124,7 @@ def parse_graph(head: tuple[str, list[str]], rows: list[tuple[str, list[str]]], 
 
 
 def parse_node(node: int, words: list[str], count: int, where: str) -> tuple[int, list[int], list[float]]:
-    """A line's tag, neighbours and features."""
+    """Parse the tag, neighbours and features of a line."""
     expected = "expected 'tag neighbours node node ...', as in '6 2 0 4'"
     try:
         tag, degree, *near = (int(word) for word in words[: 2 + int(words[1])])
@@ -152,12 +152,12 @@ SOURCE_PREFIXES[LISTS] = open_adjacency_lists
 
 TABLES = ("edges.csv", "edges.tsv")
 ARRAYS = ("feat_indptr", "feat_indices", "num_nodes", "num_features", "edges", "labels", "train", "val", "test")
-PARTS = {"train": "train", "val": "validation", "test": "test"}  # what the arrays call them, and we
+PARTS = {"train": "train", "val": "validation", "test": "test"}  # name of a part in the arrays -> ours
 
 
 class GraphTables(GraphSource):
-    """Edges by the names of nodes, and a table of nodes: the first column is the name, `label`, `part` and `tag` are
-    what they say, all others are features."""
+    """Edges as pairs of node names, and a table of nodes: the first column is the name, `label`, `part` and `tag` have
+    their meaning, all other columns are features."""
 
     def records(self, tally: BadRecordPolicy) -> Iterator[Record]:
         edges, nodes = (RecordFile(file, Data()) for file in self.files)
@@ -185,7 +185,7 @@ class GraphTables(GraphSource):
 
 
 def edge_ends(record: Record, places: dict[str, int], nodes: str, known: dict[tuple[int, int], Any]) -> list[int]:
-    """The two nodes that a line joins."""
+    """The two node indices of an edge."""
     names = list(record.values())[:2]
     if len(names) < 2:
         raise DataError(f"{record.where}: one column; expected the names of two nodes")
@@ -203,7 +203,7 @@ def edge_ends(record: Record, places: dict[str, int], nodes: str, known: dict[tu
 
 
 def node_columns(rows: Sequence[Record]) -> dict[str, Any]:
-    """What the nodes of a table carry, by column."""
+    """The data of a node table, by column."""
     name, *others = rows[0]
     made: dict[str, Any] = {}
     for column, into in (("label", "labels"), ("part", "parts")):
@@ -234,7 +234,7 @@ def parse_number(record: Record, column: str) -> float:
 
 
 class GraphArrays(GraphSource):
-    """One graph whose features are ones at the places of a sparse table: feat_indptr, feat_indices."""
+    """A graph with sparse binary features: feat_indptr, feat_indices."""
 
     def records(self, tally: BadRecordPolicy) -> Iterator[Record]:
         [file] = self.files
@@ -246,7 +246,7 @@ class GraphArrays(GraphSource):
         if not 0 < count <= LARGEST:
             raise DataError(f"{file.name}: num_nodes is {count:,}, expected 1 to {LARGEST:,}; cut out a part")
         check_bytes(count * width + 64 * found["edges"].numel(), file.name, file.path)
-        for name in ("labels", *PARTS):  # before they are lists, which take more room
+        for name in ("labels", *PARTS):  # check the size before conversion to lists, which need more memory
             if found[name].dim() != 1 or len(found[name]) > count or found[name].is_floating_point():
                 raise DataError(f"{file.name}: {name} is an array of {list(found[name].shape)!s:.40}, expected at most "
                                 f"a whole number for each of {count:,} nodes; save it again")  # fmt: skip
@@ -263,14 +263,14 @@ class GraphArrays(GraphSource):
 
 
 def scalar_int(found: Tensor, name: str, file: str) -> int:
-    """An array of a single whole number."""
+    """An array with a single integer."""
     if found.numel() != 1 or found.is_floating_point():
         raise DataError(f"{file}: {name} is an array of {list(found.shape)!s:.40}, expected one whole number")
     return int(found)
 
 
 def sparse_to_dense(starts: Tensor, places: Tensor, shape: tuple[int, int], name: str) -> Tensor:
-    """(N, F) a one at each place, row by row."""
+    """(N, F) dense binary features from row starts and column indices."""
     count, width = shape
     whole = all(each.dim() == 1 and not each.is_floating_point() for each in (starts, places))
     if not whole or len(starts) != count + 1:
@@ -285,7 +285,7 @@ def sparse_to_dense(starts: Tensor, places: Tensor, shape: tuple[int, int], name
 
 
 def open_graph_archive(source: TextSource) -> RecordSource:
-    """What an .npz file holds, by the names in it."""
+    """Open an .npz file by the array names in it, as a graph or as records."""
     graph = "feat_indptr" in arrays.npz_names(source.path, source.name)
     return GraphArrays((source,)) if graph else ArrayStack(source)
 

@@ -1,9 +1,9 @@
-"""Graphs in records: numbered nodes, the tag or the features of each, and the edges between them.
+"""Graph records: numbered nodes, the tag or the features of each, and the edges between them.
 
     {"tags": [6, 6, 8], "edges": [[0, 1], [1, 2]], "label": 1}                     nodes of some kinds (atoms)
     {"nodes": [[0.1, 2], [3, 1], [0, 5]], "edges": [[0, 1]], "label": "ring"}      numbers at each node
 
-An edge goes both ways, so [0, 1] and [1, 0] are one; whether a node sees itself is for the mask, so there are no loops.
+Edges are undirected, so [0, 1] and [1, 0] are one. Self-loops are refused: the mask decides whether a node sees itself.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,12 +16,12 @@ from torch import Tensor
 from regard.config.errors import DataError
 from regard.data.records import Record
 
-LARGEST = 1 << 15  # nodes: all may attend to all, which is a table of their square
+LARGEST = 1 << 15  # nodes: full attention needs a table of their square
 
 
 @dataclass(frozen=True)
 class Graph:
-    """So many nodes, (N,) tags or (N, F) features or both, and (E, 2) edges: each once, the smaller number first."""
+    """A graph: the number of nodes, (N,) tags or (N, F) features or both, and (E, 2) edges, smaller index first."""
 
     count: int
     edges: Tensor
@@ -30,12 +30,12 @@ class Graph:
 
     @property
     def joined(self) -> Tensor:  # (N, N)
-        """True where two nodes are joined, both ways."""
+        """Symmetric adjacency matrix."""
         return adjacency_matrix([self.edges], self.count)[0]
 
 
 def adjacency_matrix(edges: Sequence[Tensor], count: int) -> Tensor:
-    """(B, N, N) the same for many graphs, padded to so many nodes."""
+    """(B, N, N) adjacency matrices, padded to `count` nodes."""
     row = torch.arange(len(edges)).repeat_interleave(torch.tensor([len(each) for each in edges]))
     one, other = torch.cat(list(edges)).unbind(-1)
     table = torch.zeros(len(edges), count, count, dtype=torch.bool)
@@ -44,7 +44,7 @@ def adjacency_matrix(edges: Sequence[Tensor], count: int) -> Tensor:
 
 
 def graph_of_record(record: Record, column: str = "graph") -> Graph:
-    """The graph in a column of a record, or the one that its own columns are."""
+    """The graph in a column of a record, or in the record's own columns."""
     where, said = record.where, record.get(column, record)
     if not isinstance(said, Mapping) or "edges" not in said or not {"nodes", "tags"} & said.keys():
         there = ", ".join(map(str, said)) if isinstance(said, Mapping) else repr(said)[:40]
@@ -63,7 +63,7 @@ def graph_of_record(record: Record, column: str = "graph") -> Graph:
 
 
 def numbers_to_tensor(found: Any, where: str, what: str, expected: str) -> Tensor:
-    """A list, or lists of one length, as a tensor."""
+    """A list, or lists of equal length, as a tensor."""
     try:
         made = found if isinstance(found, Tensor) else torch.tensor(found)
     except (ValueError, TypeError, RuntimeError, OverflowError):
@@ -97,13 +97,13 @@ def node_features(found: Any, where: str) -> Tensor:
 
 
 def first_ragged_row(rows: list[Any]) -> int | None:
-    """The first node whose list is not as long as that of node 0."""
+    """The first node whose list differs in length from that of node 0."""
     lengths = [len(row) if isinstance(row, list) else -1 for row in rows]
     return next((place for place, length in enumerate(lengths) if length != lengths[0] and min(lengths) >= 0), None)
 
 
 def parse_edges(found: Any, count: int, where: str) -> Tensor:
-    """(E, 2) every pair once; refused where an end is no node, where both are one, and where a pair is said twice."""
+    """(E, 2) every edge once; raises for unknown nodes, self-loops and repeated pairs."""
     expected = "pairs of nodes, such as [[0, 1], [1, 2]]"
     pairs = numbers_to_tensor(found, where, "edges are", expected)
     if not pairs.numel():
@@ -124,7 +124,7 @@ def parse_edges(found: Any, count: int, where: str) -> Tensor:
 
 
 def is_repeated(keys: Tensor) -> Tensor:
-    """True where a number has come before."""
+    """True where a value occurred before."""
     order = keys.argsort(stable=True)
     again = torch.zeros_like(keys, dtype=torch.bool)
     again[order[1:]] = keys[order[1:]] == keys[order[:-1]]

@@ -1,10 +1,10 @@
-"""Image reader: decodes and checks images to uint8 tensors (C, H, W); what is none, or too large, is one sentence.
+"""Image reader: decodes and checks images to uint8 tensors (C, H, W); errors are one sentence.
 
-    a path, a pathlib.Path           PNG, JPEG, WebP, BMP, GIF, TIFF, PPM: by what is in the file, not by its name
-    bytes, {"bytes": ..., "path"}    the same in a record, as Parquet files and datasets of the hub have them
+    a path, a pathlib.Path           PNG, JPEG, WebP, BMP, GIF, TIFF, PPM: by file contents, not by name
+    bytes, {"bytes": ..., "path"}    the same in a record, as in Parquet files and hub datasets
     lists, arrays, tensors           (rows, columns), (rows, columns, colours) or (colours, rows, columns)
 
-A file's size is read from its header, and an image of more than MAX_PIXELS is refused before it is decoded.
+The image size is read from the header, and more than MAX_PIXELS are refused before decoding.
 """
 
 import io
@@ -23,12 +23,13 @@ from regard.files.paths import check_regular_file
 
 MAX_PIXELS = 1 << 26  # pixels: 8,192 x 8,192
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
-DEEP = 65_535  # the white of 16 bits
+DEEP = 65_535  # white in 16 bits
 
 
 def load_image(found: Any, channels: int, where: str, white: float = 255.0) -> Tensor:
-    """Bytes (channels, H, W) of whatever holds an image; `white` is the largest value that arrays and lists have."""
-    if isinstance(found, dict):  # as datasets of the hub keep them: the bytes, or else where they are
+    """Load an image of any supported type as uint8 (channels, H, W); `white` is the largest value of arrays and
+    lists."""
+    if isinstance(found, dict):  # format of hub datasets: the bytes, or else a path
         found = found.get("bytes") or found.get("path") or b""
     if isinstance(found, str | Path):
         return load_image_file(Path(found), channels, where)
@@ -36,7 +37,7 @@ def load_image(found: Any, channels: int, where: str, white: float = 255.0) -> T
         if not found:
             raise DataError(f"{where}: no bytes, where an image should be; remove this record")
         return to_channels(lambda: open_image(io.BytesIO(found), where), channels, where)
-    if hasattr(found, "getbands"):  # an image of pillow, as `datasets` decodes them
+    if hasattr(found, "getbands"):  # a PIL image, as `datasets` decodes them
         return to_channels(lambda: check_image_size(found, where), channels, where)
     return image_from_numbers(found, channels, where, white)
 
@@ -58,7 +59,7 @@ def load_image_file(path: Path, channels: int, where: str) -> Tensor:
 
 
 def open_image(file: IO[bytes], where: str) -> Any:
-    """An image whose header has been read, and nothing else."""
+    """Open an image and read only its header."""
     return check_image_size(import_pillow("Image", where).open(file, formats=FORMATS), where)
 
 
@@ -71,7 +72,7 @@ def check_image_size(image: Any, where: str) -> Any:
     if columns * rows > MAX_PIXELS:
         raise too_large_error(where, f"{columns:,} x {rows:,}")
     frames = getattr(image, "n_frames", 1)
-    if frames > 1 and image.format != "MPO":  # a photograph with its preview
+    if frames > 1 and image.format != "MPO":  # MPO: a photograph with its preview
         raise DataError(f"{where}: a picture of {frames} frames; save the one that is meant")
     return image
 
@@ -81,7 +82,7 @@ def too_large_error(where: str, size: str) -> DataError:
 
 
 def to_channels(open: Callable[[], Any], channels: int, where: str) -> Tensor:
-    """The image upright, in so many channels; what is see-through lies on white."""
+    """The image in upright orientation with so many channels; transparent parts become white."""
     if channels not in (1, 3):
         raise DataError(f"{where}: a picture, which has 1 or 3 colours, and embed.channels is {channels}; give arrays")
     with image_errors(where):
@@ -90,7 +91,7 @@ def to_channels(open: Callable[[], Any], channels: int, where: str) -> Tensor:
 
 
 def to_8bit(image: Any, where: str) -> Any:
-    """An image whose colours are plain bytes: no deep greys, nothing see-through."""
+    """Convert to 8 bits per channel without transparency."""
     if image.mode.startswith("I"):
         return reduce_depth(image, where)
     if image.mode == "F":
@@ -103,7 +104,7 @@ def to_8bit(image: Any, where: str) -> Any:
 
 
 def reduce_depth(image: Any, where: str) -> Any:
-    """Greys of 16 bits in 8."""
+    """Reduce 16-bit greys to 8 bits."""
     low, high = image.convert("I").getextrema()
     if low < 0 or high > DEEP:
         raise DataError(f"{where}: greys from {low:,} to {high:,}; a picture has 8 or 16 bits, so save it with 8")
@@ -118,7 +119,7 @@ def to_tensor(image: Any, channels: int) -> Tensor:
 
 @contextmanager
 def image_errors(where: str) -> Iterator[None]:
-    """Turns what a broken or hostile image may raise into one sentence."""
+    """Context that turns the errors of broken or hostile images into one sentence."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # odd metadata, and sizes that are checked here
@@ -137,10 +138,10 @@ def image_errors(where: str) -> Iterator[None]:
 
 
 def image_from_numbers(found: Any, channels: int, where: str, white: float) -> Tensor:
-    """An image in numbers from 0 to `white`."""
+    """An image from numbers between 0 and `white`."""
     values = numbers_as_tensor(found, where)
     if values.dim() == 1 and channels == 1 and (side := round(len(values) ** 0.5)) ** 2 == len(values):
-        values = values.view(side, side)  # greys row by row, as tables of digits have them
+        values = values.view(side, side)  # a flat row of greys, as in tables of digits
     values = values[None] if values.dim() == 2 else values
     if values.dim() != 3 or not values.numel() or values.numel() > MAX_PIXELS:
         raise DataError(f"{where}: an array of {tuple(values.shape)}, expected (rows, columns), (rows, columns, "
@@ -167,7 +168,7 @@ def scale_to_bytes(values: Tensor, where: str, white: float) -> Tensor:
     if values.dtype == torch.uint8 and white == 255:
         return values
     low, high = float(values.min()), float(values.max())
-    if not (low >= 0 and high <= white):  # also where one is no number
+    if not (low >= 0 and high <= white):  # also catches NaN
         raise DataError(f"{where}: numbers from {low:g} to {high:g}, expected 0 to {white:g}; set "
                         "model.embed.max_value to the number that is white")  # fmt: skip
     return (values.double() * (255 / white)).round().to(torch.uint8)
@@ -177,7 +178,7 @@ def scale_to_bytes(values: Tensor, where: str, white: float) -> Tensor:
 
 
 def save_image(image: Tensor, path: Path) -> None:
-    """Bytes (C, H, W) of 1 or 3 channels as a file, of the kind that its name says."""
+    """Save a uint8 image (C, H, W) with 1 or 3 channels; the suffix selects the format."""
     mode, (rows, columns) = {1: "L", 3: "RGB"}[image.shape[0]], image.shape[1:]
     made = import_pillow("Image", str(path)).frombytes(
         mode, (columns, rows), bytes(image.movedim(0, -1).flatten().tolist())

@@ -1,10 +1,10 @@
 """Parquet reader: a batch of rows in memory at a time, after the sizes in the headers are checked.
 
-    "PAR1"   pages: a header (how many values, how many bytes unpacked), then the bytes   ...   footer   "PAR1"
+    "PAR1"   pages: a header (count of values, unpacked bytes), then the bytes   ...   footer   "PAR1"
 
-Values may stand in a file once and be counted millions of times (dictionaries, run lengths, prefixes), so the headers
-are read first: what a page unpacks to, what lists may hold, how long a value may be. Headers are in Thrift's compact
-form (Apache Parquet format, 2013).
+A small file may expand to millions of values (dictionaries, run lengths, prefixes), so headers are read first: the
+unpacked size of pages, the possible size of lists and values. Headers use Thrift's compact protocol (Apache Parquet
+format, 2013).
 """
 
 import hashlib
@@ -23,18 +23,18 @@ from regard.files.compression import readable_errors, require_package
 from regard.files.size_limits import check_bytes, max_bytes
 
 AT_ONCE = 1024  # rows in memory
-SHARE = 8  # of the memory a file may take, for the values of one batch: each is held more than once
-VALUE, LISTED, OBJECT = 8, 32, 48  # bytes: a value that is decoded, one in a list with its levels, one as an object
-HEADER, FOOTER = 1 << 16, 64 << 20  # bytes of a page's header, and of the whole footer
-MOST_NODES, DEEPEST = 10_000, 50  # of the tree of columns
-PREFIXES = 7  # the encoding in which a value is said by how it differs from the one before
-BYTES, FIXED = 6, 7  # the types of texts
+SHARE = 8  # a batch's values may take one part in so many of the memory: each exists in several copies
+VALUE, LISTED, OBJECT = 8, 32, 48  # bytes: of a decoded value, of one in a list with its levels, of an object
+HEADER, FOOTER = 1 << 16, 64 << 20  # most bytes of a page header, and of the footer
+MOST_NODES, DEEPEST = 10_000, 50  # limits of the column tree
+PREFIXES = 7  # the delta encodings, from this number on
+BYTES, FIXED = 6, 7  # column types of strings
 STRUCT, LISTS = 12, (9, 10)
 
 
 @dataclass(frozen=True)
 class ParquetFile:
-    """The rows of a Parquet file, a batch of them in memory at a time."""
+    """A Parquet file, read in batches of rows."""
 
     name: str
     path: Path
@@ -62,7 +62,7 @@ class ParquetFile:
                     yield Record(row, f"{self.name}:{number}")
         except (DataError, ConfigError):
             raise
-        except Exception as problem:  # what pyarrow raises is of a dozen kinds, some of which are no errors of its own
+        except Exception as problem:  # pyarrow raises many types of errors, also unrelated ones
             reason = (str(problem).partition("\n")[0] or type(problem).__name__).rstrip(".")
             raise DataError(f"{self.name}: not a whole Parquet file ({reason:.300}); write it again") from None
 
@@ -71,11 +71,10 @@ class ParquetFile:
 
 
 def check_parquet_sizes(facts: dict[int, Any], file: IO[bytes], path: Path, name: str) -> tuple[int, list[str]]:
-    """Refuse what takes too much memory; else how many rows to read at once, and the columns that are read as places
-    in a dictionary.
+    """Check memory limits; returns the number of rows to read at once, and the columns to read as dictionary indices.
 
-    The numbers are those of the format: a file has row groups (4), those columns (1) and rows (3), a column what is
-    known of it (3): the type (1), encodings (2), its path (3), how many values (5), ...
+    Numbers are field ids of the format: a file has row groups (4), those have columns (1) and rows (3), a column has
+    metadata (3): type (1), encodings (2), path (3), number of values (5), ...
     """
     groups = [group for group in list_or_empty(facts.get(4)) if isinstance(group, dict)]
     check_bytes(VALUE * sum(header_count(group, 3) for group in groups), name, path)
@@ -103,7 +102,7 @@ def list_or_empty(found: Any) -> list[Any]:
 
 
 def page_sizes(file: IO[bytes], column: dict[int, Any]) -> tuple[int, int, int]:
-    """How many values the pages of a column have together, and the bytes of its largest page and of its dictionary."""
+    """The number of values in a column's pages, and the bytes of its largest page and of its dictionary."""
     starts = [header_count(column, place) for place in (9, 11) if column.get(place)]
     at, end = min(starts, default=0), min(starts, default=0) + header_count(column, 7)
     values, many, page, dictionary = 0, header_count(column, 5), 0, 0
@@ -122,7 +121,7 @@ def page_sizes(file: IO[bytes], column: dict[int, Any]) -> tuple[int, int, int]:
 
 
 def read_footer(file: IO[bytes], size: int) -> dict[int, Any]:
-    """What the end of a file says of all of it. The library ends the process where it finds some of it wrong."""
+    """Parse the footer, the file's metadata, and check it: pyarrow would abort the process on some invalid ones."""
     file.seek(max(0, size - 8))
     tail = file.read(8)
     length = int.from_bytes(tail[:4], "little")
@@ -137,8 +136,8 @@ def read_footer(file: IO[bytes], size: int) -> dict[int, Any]:
 
 
 def check_parquet_schema(nodes: list[Any]) -> None:
-    """Refuse a tree of columns that is too deep to be walked; the library would run out of stack."""
-    left: list[int] = []  # children to come, of each node that is open
+    """Refuse a column tree that is too deep: pyarrow would overflow the stack."""
+    left: list[int] = []  # remaining children of each open node
     for node in nodes:
         while left and not left[-1]:
             left.pop()
@@ -153,7 +152,7 @@ def check_parquet_schema(nodes: list[Any]) -> None:
 
 
 def batch_rows(batch: Any, path: Path, name: str) -> Iterator[dict[str, Any]]:
-    """The rows of a batch as objects: all at once where that is little, else one at a time, each after its size."""
+    """The rows of a batch as Python objects: all at once if small, else one at a time after a size check."""
     if expanded_bytes(batch) <= max_bytes(path) // SHARE:
         yield from batch.to_pylist()
         return
@@ -168,7 +167,7 @@ def expanded_bytes(batch: Any) -> int:
 
 
 def array_bytes(array: Any) -> int:
-    """The bytes of an array as objects of Python; what stands once in a dictionary counts each time it is said."""
+    """The bytes of an array as Python objects; dictionary values count at each use."""
     pa, pc = import_module("pyarrow"), import_module("pyarrow.compute")
     kind = array.type
     if pa.types.is_dictionary(kind):
@@ -185,7 +184,7 @@ def array_bytes(array: Any) -> int:
 
 
 def parse_thrift_struct(raw: bytes, at: int, deep: int = 0) -> tuple[dict[int, Any], int]:
-    """The fields of a struct by their numbers, and where it ends."""
+    """Parse a Thrift struct: fields by id, and the end offset."""
     found: dict[int, Any] = {}
     last = 0
     while kind := raw[at : at + 1]:
@@ -250,7 +249,7 @@ def parse_signed(raw: bytes, at: int) -> tuple[int, int]:
 
 
 def header_count(head: dict[int, Any], place: int) -> int:
-    """A count in a header, which is none below zero."""
+    """A non-negative count in a header."""
     found = head.get(place, 0)
     if type(found) is not int or found < 0:
         raise ValueError(f"{found!r:.40} in a header, where a count should be")

@@ -1,4 +1,4 @@
-"""Tables that are not the user's files: datasets of the Hugging Face hub, and those that come with the package."""
+"""Datasets other than user files: those of the Hugging Face hub, and the packaged ones."""
 
 import hashlib
 import json
@@ -15,7 +15,7 @@ from regard.files.compression import require_package
 
 PACKAGED_DIR = Path(__file__).parent.parent / "texts"
 HUB_PREFIX = "hf:"
-# What comes with the package as records: the columns of files that do not name theirs, and the parts there are.
+# Packaged record sets: column names of files without a header, and their parts.
 PACKAGED_SETS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     "tatoeba-en-fr": ("tatoeba-en-fr.{}.tsv.xz", ("en", "fr"), ("train", "validation", "test")),
     "movie-reviews": ("movie-reviews.{}.tsv.xz", (), ("train", "validation", "test")),
@@ -25,7 +25,7 @@ PACKAGED_SETS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
 
 
 def find_packaged_set(name: str) -> tuple[Path, tuple[str, ...]] | None:
-    """The file and columns of a packaged set, such as "tatoeba-en-fr:test"; without a part, what is to train on."""
+    """The file and columns of a packaged set, such as "tatoeba-en-fr:test"; the training part by default."""
     known, _, part = name.partition(":")
     if known not in PACKAGED_SETS:
         return None
@@ -47,16 +47,16 @@ class HubDataset:
 
     @cached_property
     def rows(self) -> Any:
-        """What `datasets` has kept of it, or fetches now; no code of the dataset runs."""
+        """The cached dataset, or download it; no code of the dataset runs."""
         library = require_package("datasets", f"{self.name}: a dataset of the hub", "or name a file")
         path, _, split = self.name.removeprefix(HUB_PREFIX).partition(":")
         owner, _, rest = path.partition("/")
         known, _, inner = rest.partition("/")
         try:
-            # said aloud: before version 4 an environment variable could say otherwise
+            # explicit: before version 4 an environment variable could allow remote code
             return library.load_dataset(f"{owner}/{known}", inner or None, split=split or "train",
                                         trust_remote_code=False)  # fmt: skip
-        except Exception as problem:  # of many kinds: no network, no such name, no such split, a script
+        except Exception as problem:  # many types: no network, unknown name or split, a script
             reason = next((line.strip() for line in str(problem).splitlines() if line.strip()), type(problem).__name__)
             raise DataError(f"{self.name}: cannot be had ({reason.rstrip('.')}); check its name and the network, or "
                             "name a file") from None  # fmt: skip

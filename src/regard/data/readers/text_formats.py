@@ -4,7 +4,7 @@
     .json            the same, or a list of objects         .tsv   a header, then rows; a quote is a character
     .txt .md ...     a line is a record of one column
 
-A new format is a function that yields Records, entered here.
+A new format is a function that yields Records, registered here.
 """
 
 import csv
@@ -47,13 +47,13 @@ def parse_json_record(line: str, where: str) -> Record | DataError:
 
 
 def read_json(file: ReadableFile, settings: config.Data, tally: BadRecordPolicy) -> Iterator[Record]:
-    """A list of objects, or an object a line: what the first character says."""
+    """JSON or JSONL, depending on the first character: a list of objects, or an object on each line."""
     first = next((part.lstrip()[:1] for part in file.parts() if part.strip()), "")
     return iterate_json_list(file) if first == "[" else read_json_lines(file, settings, tally)
 
 
 def iterate_json_list(file: ReadableFile) -> Iterator[Record]:
-    """The objects of a JSON list one at a time. After a wrong one nothing is certain, so none is passed over."""
+    """Iterate over a JSON list. After a syntax error the rest cannot be parsed, so no bad record is skipped."""
     decoder, held, line, due = json.JSONDecoder(), "", 1, "["
     for part in file.parts():
         held, at = held + part, 0
@@ -61,7 +61,7 @@ def iterate_json_list(file: ReadableFile) -> Iterator[Record]:
             try:
                 found, end = decoder.raw_decode(held, begin)
             except (ValueError, RecursionError):
-                break  # not whole yet, or wrong: which it is, the end of the file will tell
+                break  # incomplete or invalid: decided at the end of the file
             line += held.count("\n", at, begin)
             yield Record(found, f"{file.name}:{line}")
             line, at, due = line + held.count("\n", begin, end), end, ","
@@ -79,7 +79,7 @@ def read_csv(file: ReadableFile, settings: config.Data, tally: BadRecordPolicy) 
 
 
 def read_tsv(file: ReadableFile, settings: config.Data, tally: BadRecordPolicy) -> Iterator[Record]:
-    """Quotes are characters, unless the writer quoted every field of the first line, or doubled the quotes in one."""
+    """TSV: quotes are characters, unless every field of the first line is quoted or one has doubled quotes."""
     _, first = next(iterate_lines(file), (1, ""))
     fields = str(first).strip("\r\n").split("\t")
     everything = all(len(field) > 1 and field[0] == field[-1] == '"' for field in fields)
@@ -89,14 +89,15 @@ def read_tsv(file: ReadableFile, settings: config.Data, tally: BadRecordPolicy) 
 
 
 def unquote_field(field: str) -> str:
-    """`"He said ""no""."` is how csv writers say `He said "no".`; hardly any other text has that."""
+    """Unquote a field: csv writers write `He said "no".` as `"He said ""no""."`, which hardly any other text
+    contains."""
     inner = field[1:-1]
     framed = len(field) > 4 and field[0] == field[-1] == '"' and '""' in inner
     return inner.replace('""', '"') if framed and '"' not in inner.replace('""', "") else field
 
 
 def split_fields(file: ReadableFile, tally: BadRecordPolicy, mark: str) -> Iterator[tuple[int, list[str]]]:
-    """Rows as csv writes them: a field in quotes may hold the mark, doubled quotes and line ends."""
+    """Split CSV rows: a quoted field may contain the delimiter, doubled quotes and newlines."""
     last = 0
 
     def numbered_lines() -> Iterator[str]:
@@ -105,7 +106,7 @@ def split_fields(file: ReadableFile, tally: BadRecordPolicy, mark: str) -> Itera
             last = number
             yield line
 
-    csv.field_size_limit(MAX_LINE_BYTES)  # of the whole process, and too low for long documents
+    csv.field_size_limit(MAX_LINE_BYTES)  # process-wide, and too low for long documents by default
     reader = csv.reader(numbered_lines(), delimiter=mark, strict=True)
     while True:
         before = reader.line_num
@@ -126,7 +127,7 @@ def split_fields(file: ReadableFile, tally: BadRecordPolicy, mark: str) -> Itera
 def name_columns(
     file: ReadableFile, rows: Iterator[tuple[int, list[str]]], columns: Sequence[str], tally: BadRecordPolicy
 ) -> Iterator[Record]:  # fmt: skip
-    """Rows under the names of the first line, or under those given; a first line of these very names is no row."""
+    """Name the columns by the first line, or as configured; a first line of exactly these names is a header."""
     names = list(columns)
     for place, (number, row) in enumerate(rows):
         if place == 0 and row == (names or row):
@@ -143,7 +144,8 @@ def name_columns(
 
 
 def read_text_lines(file: ReadableFile, settings: config.Data, tally: BadRecordPolicy) -> Iterator[Record]:
-    """A line is a record; with data.blank_line_ends_document, lines up to an empty one are, as a list."""
+    """A record for each line; with data.blank_line_ends_document, for each group of lines up to an empty one, as a
+    list."""
     held: list[str] = []
     begun = 0
     for number, line in good_lines(file, tally):
@@ -160,16 +162,16 @@ def read_text_lines(file: ReadableFile, settings: config.Data, tally: BadRecordP
         yield Record({settings.text_column: held}, f"{file.name}:{begun}")
 
 
-FORMATS: dict[str, tuple[Reader, tuple[str, ...]]] = {  # how to read it, and the settings it heeds
+FORMATS: dict[str, tuple[Reader, tuple[str, ...]]] = {  # reader, and the settings that it uses
     ".jsonl": (read_json_lines, ()), ".ndjson": (read_json_lines, ()), ".json": (read_json, ()),
     ".csv": (read_csv, ("column_names",)), ".tsv": (read_tsv, ("column_names",)),
 }  # fmt: skip
-LINES: tuple[Reader, tuple[str, ...]] = (read_text_lines, ("text_column", "blank_line_ends_document"))  # any other name
+LINES: tuple[Reader, tuple[str, ...]] = (read_text_lines, ("text_column", "blank_line_ends_document"))  # others
 
 
 @dataclass(frozen=True)
 class RecordFile:
-    """The records of a file, in the format of its name."""
+    """A file of records in the format of its suffix."""
 
     file: ReadableFile
     how: config.Data
@@ -192,7 +194,7 @@ class RecordFile:
 
 @dataclass(frozen=True)
 class ParallelFiles:
-    """Files whose lines belong together, the first with the first."""
+    """Parallel files, joined line by line."""
 
     files: Sequence[ReadableFile]
     columns: Sequence[str]

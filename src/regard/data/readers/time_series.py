@@ -1,11 +1,11 @@
-"""Time series: a table with a time axis, a row a moment, with gaps filled; and the forecast windows over it.
+"""Time series: a table with a time axis, one row per time step, gaps filled; and forecast windows over it.
 
     date                 load   oil         a window: `length` rows to read, `horizon` rows to predict
     2016-07-01 00:00:00  5.827  30.531      │ read read read read │ pred pred │
     2016-07-01 01:00:00  5.693  27.787           │ read read read read │ pred pred │
 
-Rows are evenly apart: seconds, months (dates that differ in the month alone), or numbers. A gap, that is an empty cell
-or a row that is missing, is named by its line, or filled. Rows out of order are no series.
+Rows are evenly spaced in seconds, months (dates that differ only in the month), or numbers. A gap, that is an empty
+cell or a missing row, is reported with its line, or filled. Rows must be in order.
 """
 
 import math
@@ -26,20 +26,20 @@ from regard.data.records import BadRecordPolicy, Record, RecordSource
 from regard.files.size_limits import check_bytes
 
 NOTHING = ("", "nan", "na", "n/a", "null", "none")
-AT_ONCE = 64  # windows that are validated together
+AT_ONCE = 64  # windows of a validation batch
 
 
 @dataclass(frozen=True)
 class TimeAxis:
-    """When rows are: `unit` is seconds, months or numbers, one row `step` of them after the other."""
+    """Time axis: rows are `step` apart, in `unit` seconds, months or numbers."""
 
     unit: str
     first: Any  # the first date
     step: int
-    form: str = ""  # a date as the file writes it
+    form: str = ""  # the date format of the file
 
     def at(self, row: int) -> str:
-        """The date of a row, also of those that are not there yet; written as the others."""
+        """The date of a row, also of future rows, in the format of the file."""
         if self.unit == "numbers":
             return str(self.first + row * self.step)
         if self.unit == "months":
@@ -53,7 +53,7 @@ class TimeAxis:
 
 @dataclass(frozen=True, eq=False)
 class TimeSeries:
-    """The values (rows, columns) of a table, and their names; without a time axis it is unknown when they were."""
+    """The values (rows, columns) of a table, and their names; `axis` is None without a time axis."""
 
     name: str
     names: tuple[str, ...]
@@ -65,7 +65,7 @@ class TimeSeries:
 
 
 def read_series(table: RecordSource, c: config.Forecasting) -> TimeSeries:
-    """The table as the task reads it; DataError with the line where something is wrong."""
+    """Read a time series from a table; DataError names the line."""
     names: tuple[str, ...] = c.columns
     rows: list[list[float]] = []
     dates: list[str] = []
@@ -100,7 +100,7 @@ def date_of(record: Record, name: str) -> Any:
 
 
 def parse_value(record: Record, name: str) -> float:
-    """A number, or nan where there is a gap."""
+    """A number, or NaN for a gap."""
     if name not in record:
         raise DataError(f"{record.where}: no column {name!r}{did_you_mean(name, list(record))} there are "
                         f"{', '.join(record)}; mend task.columns, or the table")  # fmt: skip
@@ -121,7 +121,7 @@ def parse_value(record: Record, name: str) -> float:
 
 
 def parse_time_axis(dates: Sequence[str], lines: Sequence[str]) -> tuple[TimeAxis, list[int]]:
-    """The clock of a table, and the place of each row by it: 0, 1, 2, ... where none is missing."""
+    """The time axis of a table, and the index of each row on it: 0, 1, 2, ... if none is missing."""
     unit, first, ticks = detect_frequency(dates, lines)
     steps = [after - before for before, after in zip(ticks, ticks[1:], strict=False)]
     for row, step in enumerate(steps, 1):
@@ -140,7 +140,7 @@ def parse_time_axis(dates: Sequence[str], lines: Sequence[str]) -> tuple[TimeAxi
 
 
 def detect_frequency(dates: Sequence[str], lines: Sequence[str]) -> tuple[str, Any, list[int]]:
-    """Dates in the unit that they are evenly apart in."""
+    """Dates in the unit in which they are evenly spaced."""
     if all(date.removeprefix("-").isdecimal() and len(date) < 20 for date in dates):
         return "numbers", int(dates[0]), [int(date) for date in dates]
     whens = [parse_date(date, line) for date, line in zip(dates, lines, strict=True)]
@@ -150,7 +150,7 @@ def detect_frequency(dates: Sequence[str], lines: Sequence[str]) -> tuple[str, A
 
 
 def parse_date(text: str, line: str) -> datetime:
-    """A date as ISO 8601 has it; a month alone is its first day. With a zone or without, time is counted alike."""
+    """Parse an ISO 8601 date; a month alone is its first day. Time zones are ignored."""
     for each in (text, f"{text}-01"):
         try:
             when = datetime.fromisoformat(each)
@@ -165,7 +165,7 @@ def parse_date(text: str, line: str) -> datetime:
 
 
 def fill_gaps(values: Tensor, places: list[int], names: Sequence[str], lines: Sequence[str], way: str) -> Tensor:
-    """A row for every moment and a number in every cell."""
+    """Fill missing rows and cells, so that every time step has values."""
     missing = [row for row in range(1, len(places)) if places[row] > places[row - 1] + 1]
     holes = values.isnan().nonzero().tolist()
     if way == "error" and missing:
@@ -185,7 +185,7 @@ def fill_gaps(values: Tensor, places: list[int], names: Sequence[str], lines: Se
 
 
 def fill_column(column: Tensor, name: str, lines: Sequence[str], way: str) -> Tensor:
-    """A column whose gaps repeat what was before, or lie on a line between what was before and what comes after."""
+    """Fill the gaps of a column with the previous value, or by linear interpolation."""
     known = column.isnan().logical_not().nonzero()[:, 0]
     ends = () if not len(known) else (int(known[0]), int(known[-1]))
     if not ends or ends[0] > 0 or (way == "linear" and ends[1] < len(column) - 1):
@@ -206,9 +206,9 @@ def fill_column(column: Tensor, name: str, lines: Sequence[str], way: str) -> Te
 
 @dataclass(frozen=True, eq=False)
 class ForecastWindows:
-    """The windows of a series whose told rows are all among `first` up to `last`; they may read what was before.
+    """Windows whose target rows lie between `first` and `last`; inputs may start earlier.
 
-    To train on, `size` of them a batch, each once an epoch in an order of its own; to validate on, all in order.
+    Training: batches of `size`, each window once in an epoch, shuffled. Validation: all in order.
     """
 
     name: str
@@ -219,7 +219,7 @@ class ForecastWindows:
     horizon: int
     size: int = AT_ONCE
     seed: int = 0
-    tokens: int = 1  # that a window becomes
+    tokens: int = 1  # per window
 
     def __post_init__(self) -> None:
         if self.count < 1:
@@ -233,7 +233,7 @@ class ForecastWindows:
 
     @property
     def begin(self) -> int:
-        """The first row that is read."""
+        """The first input row."""
         return max(0, self.first - self.length)
 
     @property
@@ -242,7 +242,7 @@ class ForecastWindows:
 
     @property
     def rows(self) -> range:
-        """The windows by their numbers."""
+        """The window numbers."""
         return range(self.count)
 
     def windows(self, which: Sequence[int]) -> dict[str, Tensor]:
@@ -255,14 +255,14 @@ class ForecastWindows:
         return self.windows(self.names(step))
 
     def names(self, step: int) -> list[int]:
-        """The windows of a step, by their numbers."""
+        """The window numbers of a step."""
         return self.turns(step * self.size, self.size)
 
     def epochs(self, step: int) -> float:
         return step * self.size / self.count
 
     def batches(self, tokens: int | None = None) -> Iterator[dict[str, Tensor]]:
-        """All windows in order, or as many as have about so many tokens, from everywhere alike."""
+        """All windows in order, or evenly spaced ones with about `tokens` tokens."""
         some = self.count if tokens is None else min(self.count, max(1, tokens // self.tokens))
         which = [place * self.count // some for place in range(some)]
         for start in range(0, some, self.size):
