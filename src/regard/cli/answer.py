@@ -102,7 +102,7 @@ def read_context(context: str) -> str:
     called = len(context.split()) == 1 and file_format(context) in (
         *RECORD_SUFFIXES,
         *TEXT_SUFFIXES,
-    )  # also one that is not there
+    )  # also a missing one
     text = (
         read_text_argument(context)
         if context == "-" or called or os.path.isfile(context)

@@ -47,11 +47,11 @@ from regard.config.terminal_escapes import filter_terminal
 
 
 class WrappedProblem(Exception):
-    """A problem on its way past typer, which would end the process by itself and without a word."""
+    """Carries an exception past typer, which would end the process without a message."""
 
 
 class VerbGroup(TyperGroup):
-    """A group of verbs that knows which one was meant."""
+    """A command group that lists the verbs if none is given, and suggests the closest for an unknown one."""
 
     def invoke(self, context: Any) -> Any:
         try:
@@ -60,7 +60,7 @@ class VerbGroup(TyperGroup):
             raise WrappedProblem from problem
 
     def parse_args(self, context: Any, arguments: list[str]) -> list[str]:
-        if not arguments and not context.resilient_parsing:  # which it is when a shell asks for completions
+        if not arguments and not context.resilient_parsing:  # set for shell completion
             context.fail(f"which verb? there are {', '.join(self.list_commands(context))}")
         return super().parse_args(context, arguments)
 
@@ -71,7 +71,7 @@ class VerbGroup(TyperGroup):
         return super().resolve_command(context, arguments)
 
 
-# Plain help: typer's panels would import rich, which costs as much again as everything before it.
+# Plain help: typer's panels would import rich, which costs as much as all imports before it.
 PLAIN: dict[str, Any] = {"cls": VerbGroup, "rich_markup_mode": None, "pretty_exceptions_enable": False}
 app = typer.Typer(**PLAIN)
 look = typer.Typer(add_completion=False, help="Look inside a model: what layers, heads and units do.", **PLAIN)
@@ -121,16 +121,16 @@ def root_command(
 
 
 def run_command(arguments: Sequence[str]) -> int:
-    """The exit code of one command; every problem has been told on stderr by then."""
+    """Run one command and return its exit code; every error has been reported on stderr."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the caller, as by >&-
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
-        elif hasattr(getattr(sys, name), "reconfigure"):  # a terminal that knows few letters gets the rest spelt out
+        elif hasattr(getattr(sys, name), "reconfigure"):  # a terminal with few characters gets escapes for the others
             getattr(sys, name).reconfigure(errors="backslashreplace")
     with filter_terminal(), show_warnings():
         try:
             code = get_command(app).main(list(arguments) or ["--help"], prog_name="regard", standalone_mode=False)
-            sys.stdout.flush()  # here, where a full disk or a closed pipe can still be told
+            sys.stdout.flush()  # here, where a full disk or a closed pipe can still be reported
         except Exception as problem:
             cause = problem.__cause__ if isinstance(problem, WrappedProblem) and problem.__cause__ else problem
             return handle_broken_pipe() if isinstance(cause, BrokenPipeError) else report_error(cause)
@@ -138,14 +138,14 @@ def run_command(arguments: Sequence[str]) -> int:
 
 
 def handle_broken_pipe() -> int:
-    """The reader of our output has closed the pipe, as `head` does: no failure, and nothing more is written."""
+    """Handle a closed pipe, as left by `head`: not an error, and nothing more is written."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 
 @contextmanager
 def show_warnings() -> Iterator[None]:
-    """The library's warnings as calm lines on stderr, without the place in the code."""
+    """Show library warnings as single lines on stderr, without the place in the code."""
     with warnings.catch_warnings():
         if not sys.warnoptions:
             warnings.simplefilter("default", UserWarning)

@@ -1,11 +1,11 @@
-"""Bad lines of a batch, which have no answer: the others are answered, and these are named.
+"""Bad lines of a batch: they are reported and have no result, while the other lines are processed.
 
-    by default    each bad line is named on stderr, the first few with the reason; its place in the output is empty, and
+    by default    each bad line is named on stderr, the first few with the reason; its row in the output is empty, and
                   the exit code is 3
     --skip        bad lines are left out of the output and counted; the exit code is 0
-    --cut         a text that is too long is cut where the model stops reading, and counted
+    --cut         a text that is too long is truncated to the model's maximum, and counted
 
-A line is bad if it is empty, not UTF-8, not a JSON object in a file of such, or if the model cannot read it.
+A line is bad if it is empty, not UTF-8, not a JSON object in a JSON file, or if the model cannot process it.
 """
 
 import re
@@ -36,7 +36,7 @@ class BadLines:
         self.cuts: list[int] = []
 
     def add(self, problem: config.DataError, line: int | None = None) -> None:
-        """A line that has no answer; its number is in the sentence unless it is given."""
+        """Record a bad line; its number is taken from the message unless given."""
         if self.strict:
             raise problem
         number = line if line is not None else line_number(str(problem))
@@ -45,24 +45,24 @@ class BadLines:
         self.why[number] = str(problem)
 
     def refuse(self, lines: Sequence[int]) -> Any:
-        """What a batch of these lines calls for a text without an answer; None where the first one raises."""
+        """A callback for bad texts of a batch with these lines; None if the first one raises."""
         return None if self.strict else lambda place, problem: self.add(problem, lines[place])
 
     def cut(self, lines: Sequence[int]) -> Any:
         return lambda place: self.cuts.append(lines[place])
 
     def merge_lines(self, lines: Sequence[int]) -> Iterator[tuple[int, int | None]]:
-        """Every line in order, with the place of its answer, or None where it is bad; without those with --skip."""
+        """Every line in order, with the index of its result, or None if it is bad; --skip leaves out bad lines."""
         places = {line: place for place, line in enumerate(lines) if line not in self.why}
         for line in sorted(places.keys() | ({} if self.skip else self.why).keys()):
             yield line, places.get(line)
 
     def show(self, line: int, json: bool) -> None:
-        """The place of a bad line in the output."""
+        """Print the empty result of a bad line."""
         print_json({"line": line, "error": self.why[line]}) if json else print()
 
     def tell(self, total: int) -> int:
-        """Say what was bad; the exit code. `total` counts all lines."""
+        """Report the bad lines; returns the exit code. `total` counts all lines."""
         if self.cuts:
             many = "1 text was" if len(self.cuts) == 1 else f"{len(self.cuts):,} texts were"
             print_stderr(f"{many} cut to what the model reads at once, the first in line {self.cuts[0]}")
@@ -80,6 +80,6 @@ class BadLines:
 
 
 def line_number(sentence: str) -> int | None:
-    """The number of the line that a sentence names: "texts.txt: line 3: ..." or "texts.jsonl:3: ..."."""
+    """The line number in a message: "texts.txt: line 3: ..." or "texts.jsonl:3: ..."."""
     found = NUMBER.search(sentence)
     return None if found is None else int(found[1] or found[2])

@@ -1,4 +1,4 @@
-"""regard caption and regard match: captions of images, and which of some texts goes with an image."""
+"""regard caption and regard match: captions of images, and which of some texts matches an image."""
 
 from typing import Annotated, Any
 

@@ -2,10 +2,10 @@
 
                 a terminal                            a pipe
     input       a prompt, with history and editing    a message a line
-    a mistake   is told, and the talk goes on         ends it, with its exit code
-    Ctrl-C      stops the answer, then the prompt     ends it, with 130
+    an error    is reported, and the chat continues   ends it, with its exit code
+    Ctrl-C      stops the reply, then the prompt      ends it, with 130
 
-Answers go to stdout, everything else to stderr.
+Replies go to stdout, everything else to stderr.
 """
 
 import signal
@@ -67,7 +67,7 @@ def chat(
 
 
 def choose_template(model: Any, name: str, file: str | None, written: str | None) -> Any:
-    """The template that was given, or the folder's."""
+    """The given template, or the folder's."""
     from regard.chat.formats import find_chat_template
     from regard.text.chat_template import ChatTemplate
 
@@ -88,7 +88,7 @@ def continue_text(
     name: str, prompt: str | None, file: str | None, count: int, json: bool, given: dict[str, Any], weights: str,
     dtype: str, specials: Any,
 ) -> None:  # fmt: skip
-    """regard generate --interactive: a text that two write; a prompt is the first turn."""
+    """regard generate --interactive: user and model write a text in turns; the prompt is the first turn."""
     for place, taken in (("PROMPT", prompt == "-"), ("--file", file == "-"), ("--count", count != 1)):
         if taken:
             why = "there is one text" if place == "--count" else "standard input is for what is typed"
@@ -114,7 +114,7 @@ PROMPT, MORE = "> ", ". "
 
 
 class ChatLoop:
-    """A person at a terminal, or a pipe, and a conversation."""
+    """The input loop of a conversation, from a terminal or a pipe."""
 
     def __init__(self, conversation: Any, json: bool = False) -> None:
         self.conversation, self.json, self.asked = conversation, json, ChatCommands(conversation, json)
@@ -122,7 +122,7 @@ class ChatLoop:
         self.noted: set[str] = set()
 
     def run(self, first: str = "") -> None:
-        """Until nothing more comes, or the person leaves; `first` is said at once."""
+        """Run until the end of input, or until the user leaves; `first` is sent at once."""
         with suppress(LeaveChat):
             if first:
                 self.take_turn(first)
@@ -130,7 +130,7 @@ class ChatLoop:
                 self.take_turn(message)
 
     def take_turn(self, message: str) -> None:
-        """One message or command; what goes wrong ends a script, and a person is told."""
+        """Process one message or command; an error ends a script, and is reported to a user."""
         try:
             self.handle_message(message)
         except KeyboardInterrupt:
@@ -149,11 +149,11 @@ class ChatLoop:
                 return self.answer(told)
             return print(dim(told), file=sys.stderr, flush=True) if told else None
         message = message[1:] if message.startswith("//") else message
-        if message.strip() or self.conversation.form.slides:  # a growing text may go on by itself
+        if message.strip() or self.conversation.form.slides:  # text continuation accepts an empty turn
             self.answer(self.conversation.send(check_surrogates(message, "message")))
 
     def answer(self, pieces: Iterator[str]) -> None:
-        """Show an answer while it is made; notes wait until it is whole."""
+        """Print a reply while it is generated; notes follow when it is complete."""
         self.conversation.answer = None
         with self.stoppable():
             with warnings.catch_warnings(record=True) as notes, self.breakable():
@@ -165,7 +165,7 @@ class ChatLoop:
             self.note(str(note.message))
 
     def close(self) -> None:
-        """What stands after an answer: it ends its line, or is an object on one."""
+        """End a reply: with a newline, or as a JSON object on one line."""
         made = self.conversation.answer
         if made is None:
             return print_stderr("nothing was said, and the message is forgotten")
@@ -180,7 +180,7 @@ class ChatLoop:
                       "lets it say more, where the window has room")  # fmt: skip
 
     def note(self, line: str) -> None:
-        """Each kind of note once."""
+        """Show each kind of note once."""
         kind = line.partition(":")[0]
         if kind not in self.noted:
             self.noted.add(kind)
@@ -188,7 +188,7 @@ class ChatLoop:
 
     @contextmanager
     def breakable(self) -> Iterator[None]:
-        """A second Ctrl-C, or one before the first token, ends an answer where it is; what there is of it stays."""
+        """A second Ctrl-C, or one before the first token, aborts a reply; its text so far stays."""
         try:
             yield
         except KeyboardInterrupt:
@@ -197,7 +197,7 @@ class ChatLoop:
 
     @contextmanager
     def stoppable(self) -> Iterator[None]:
-        """Ctrl-C ends an answer with the token under way; before there is one, or a second time, at once."""
+        """Ctrl-C stops a reply after the current token; before the first token, or a second time, at once."""
         if not self.person:
             yield
             return
@@ -217,7 +217,7 @@ class ChatLoop:
 
 
 def read_messages(person: bool) -> Iterator[str]:
-    """Messages as they come, each as soon as it is there."""
+    """Messages as they arrive."""
     if person:
         yield from KeyboardInput()
     elif sys.stdin is not None:
@@ -227,17 +227,17 @@ def read_messages(person: bool) -> Iterator[str]:
 
 
 def join_continued(line: str, more: Callable[[], str | None]) -> str:
-    """A message: a line, and the next one while a backslash ends it."""
+    """A message: a line, and following lines while each ends with a backslash."""
     while line.endswith("\\") and (rest := more()) is not None:
         line = f"{line[:-1]}\n{rest}"
     return line
 
 
 class KeyboardInput:
-    """Messages that a person types: Ctrl-D leaves, and so does Ctrl-C at the prompt, twice."""
+    """Messages typed by a user: Ctrl-D leaves, and so does Ctrl-C twice at the prompt."""
 
     def __init__(self) -> None:
-        with suppress(ImportError):  # where it is missing, there is no history
+        with suppress(ImportError):  # without readline there is no history
             import readline
 
             if "libedit" not in (readline.__doc__ or ""):
@@ -250,7 +250,7 @@ class KeyboardInput:
                 message = self.message()
                 if message is not None:
                     yield message
-        print(file=sys.stderr)  # the shell begins a line of its own
+        print(file=sys.stderr)  # the shell prompt starts on a new line
 
     def message(self) -> str | None:
         try:
@@ -269,7 +269,8 @@ class KeyboardInput:
         return message
 
     def line(self, prompt: str) -> str:
-        """One line, edited where both ends are a terminal; elsewhere the prompt is talk and not part of the answers."""
+        """One line, edited where both ends are a terminal; otherwise the prompt goes to stderr, apart from the
+        replies."""
         if sys.stdout.isatty():
             return input(prompt)
         print(prompt, end="", file=sys.stderr, flush=True)

@@ -17,21 +17,21 @@ from regard.config.aliases import generation_aliases
 from regard.config.errors import did_you_mean
 from regard.files.atomic import open_output_file
 
-SHORT = 60  # letters of a message that is only named
+SHORT = 60  # characters of a message preview
 
 
 class LeaveChat(Exception):
-    """The conversation is over."""
+    """Raised to leave the conversation."""
 
 
 class ChatCommands:
-    """Commands of a conversation. Each returns a sentence, or pieces of an answer."""
+    """Commands of a conversation. Each returns a sentence, or parts of a reply."""
 
     def __init__(self, conversation: Any, json: bool = False) -> None:
         self.conversation, self.json = conversation, json
 
     def __call__(self, line: str) -> str | Iterator[str]:
-        """Do what a line says: its first word is the name of a command, and all after it belongs to that."""
+        """Execute a line: its first word is the command, the rest its argument."""
         name, _, rest = line.removeprefix("/").partition(" ")
         if name not in COMMANDS:
             raise config.ConfigError(
@@ -100,7 +100,7 @@ class ChatCommands:
     def save(self, rest: str) -> str:
         place = parse_path(rest, "/save")
         if place.exists():
-            read_saved(place)  # what is no conversation is not overwritten
+            read_saved(place)  # overwrite only a saved conversation
         write_saved(place, json.dumps(self.conversation.table(), ensure_ascii=False, indent=1) + "\n")
         return f"saved to {place}"
 
@@ -145,7 +145,7 @@ COMMANDS: dict[str, tuple[str, str, Callable[[ChatCommands, str], str | Iterator
 
 
 def text_preview(text: str) -> str:
-    """The beginning of a text, in one line."""
+    """The start of a text, on one line."""
     line = " ".join(text.split())
     return line if len(line) <= SHORT else line[: SHORT - 1] + "…"
 
@@ -157,8 +157,8 @@ def parse_path(rest: str, command: str) -> Path:
 
 
 def read_saved(place: Path) -> Any:
-    """The JSON table in a file that holds a conversation."""
-    if place.exists() and not place.is_file():  # a pipe would be waited for
+    """The JSON of a saved conversation."""
+    if place.exists() and not place.is_file():  # reading a pipe would block
         raise config.DataError(f"{place}: not a file; name one that /save wrote, or a new one")
     try:
         table = json.loads(place.read_bytes())
@@ -170,7 +170,7 @@ def read_saved(place: Path) -> Any:
 
 
 def write_saved(place: Path, text: str) -> None:
-    """All of it or nothing, for its owner alone to read: what stood there before stays until the new is whole."""
+    """Write atomically, readable only by the owner: the previous file stays until the new one is complete."""
     try:
         with open_output_file(place) as file:
             os.fchmod(file.fileno(), 0o600)

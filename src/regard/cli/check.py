@@ -51,7 +51,7 @@ def check_kernel(
 
 
 def show_findings(name: str, findings: list[Any]) -> None:
-    """Law, verdict and evidence in columns."""
+    """Findings in columns: law, verdict, evidence."""
     print(name)
     wide = max(len(each.check) for each in findings)
     for each in findings:
@@ -90,7 +90,7 @@ def check(
     import_torch()
     from regard.hub import check as room
 
-    room.import_transformers()  # what is missing is told before anything is read
+    room.import_transformers()  # report a missing package before anything is read
     told = check_facts(thing, device)
     rows = [compare_in_dtype(told["folder"], kind, tokens, device, quick) for kind in kinds]
     same = told["back"]["whole"] and all(row["equal"] for row in rows)
@@ -111,7 +111,7 @@ def parse_dtypes(names: str) -> list[str]:
 
 
 def check_facts(thing: str, device: str) -> dict[str, Any]:
-    """What is compared, and whether its tensors go back as they came."""
+    """The facts of the comparison, and whether tensors round-trip."""
     from regard.hub import check as room
     from regard.hub import peft_load
     from regard.inference.load import load_model
@@ -119,7 +119,7 @@ def check_facts(thing: str, device: str) -> dict[str, Any]:
     if peft_load.base_model_of(thing) is not None:
         raise config.DataError(f"{thing}: an adapter, which is part of a model; `regard convert {thing} FOLDER` makes "
                                "a whole one that can be compared")  # fmt: skip
-    model = load_model(thing, device="cpu", dtype="auto")  # as it is stored: it must go back so
+    model = load_model(thing, device="cpu", dtype="auto")  # in its stored dtype, which the round trip must preserve
     there, gone = room.reference_class(model.source_folder), room.check_round_trip(model)
     return {
         "folder": model.source_folder.path, "family": model.source_folder.family, "class": there.__name__,
@@ -130,7 +130,7 @@ def check_facts(thing: str, device: str) -> dict[str, Any]:
 
 
 def compare_in_dtype(folder: Path, kind: str, tokens: int, device: str, quick: bool) -> dict[str, Any]:
-    """Both in one type of numbers: what they say, and what it costs."""
+    """Compare outputs and costs in one dtype."""
     from regard.hub import check as room
 
     print_stderr(f"{folder} in {kind}")
@@ -138,7 +138,7 @@ def compare_in_dtype(folder: Path, kind: str, tokens: int, device: str, quick: b
     theirs = room.load_reference(ours.source_folder, room.DTYPES[kind], next(ours.parameters()).device)
     asked = room.build_probe(ours, theirs, tokens, room.DTYPES[kind])
     found = room.compare_outputs(ours, theirs, asked, kind)
-    del ours, theirs  # what is weighed next has the machine for itself
+    del ours, theirs  # free memory for the measurements
     cost: dict[str, Any] = dict.fromkeys(CHECK_SIDES) if quick else measure_both(folder, asked, kind, device)
     return {
         "dtype": kind, "difference": found.distance, "largest": found.largest, "tolerance": found.tolerance,

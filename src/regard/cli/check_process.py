@@ -2,7 +2,7 @@
 
     python -m regard.cli.check_process ours FOLDER FILE fp32 cpu      FILE: the inputs, as safetensors
 
-Beside another model, or after one, neither memory nor time would be its own.
+In one process with another model, memory and time could not be attributed.
 """
 
 import json
@@ -16,12 +16,12 @@ from typing import Any
 from regard.config.errors import RunError
 
 CHECK_SIDES = ("ours", "theirs")
-LEAST, MOST = 5, 20  # times that a model is asked after the first; the fastest counts
+LEAST, MOST = 5, 20  # further calls after the first; the fastest counts
 ENOUGH = 1.0  # seconds
 
 
 def measure_both(folder: Path, probe: Any, dtype: str, device: str) -> dict[str, dict[str, float | None]]:
-    """Both sides, one after the other; the files have been read before, so neither waits for the disk."""
+    """Measure both sides in turn; the files have been read before, so neither waits for the disk."""
     from regard.hub.check.reference import flatten_probe
     from regard.hub.weights import save_tensors
 
@@ -54,7 +54,7 @@ def measure_side(side: str, folder: str, file: str, dtype: str, device: str) -> 
     given, named = unflatten_probe({name: x.to(where) for name, x in load_tensors_lazy(file).items()})
     found = read_model_folder(folder)
     if side == "theirs":
-        check.reference_class(found)  # their code is imported before the clock starts, as ours was
+        check.reference_class(found)  # import the reference code before the clock starts, as for ours
     with track_peak_bytes(where) as held, torch.inference_mode():
         began = time.perf_counter()
         model = load_ours(folder, dtype, device) if side == "ours" else check.load_reference(found, kind, where)
@@ -64,17 +64,17 @@ def measure_side(side: str, folder: str, file: str, dtype: str, device: str) -> 
 
 
 def load_ours(folder: Path | str, dtype: str, device: str) -> Any:
-    """Our model in one type of numbers."""
+    """Our model in one dtype."""
     from regard.inference.load import load_model
 
     return load_model(folder, device=device, dtype=dtype)
 
 
 def fastest_call(call: Any, device: str) -> float:
-    """The shortest time of a few; a GPU is waited for."""
+    """The shortest of several calls, with GPU synchronisation."""
     import torch
 
-    call()  # the first call makes what later ones find
+    call()  # warm-up
     times: list[float] = []
     while len(times) < LEAST or (sum(times) < ENOUGH and len(times) < MOST):
         began = time.perf_counter()

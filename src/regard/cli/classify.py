@@ -33,7 +33,7 @@ TEMPLATE = "Text: {text}\\nLabel: {label}"
 
 @dataclass(frozen=True, kw_only=True)
 class LabelOptions:
-    """How a model that goes on from texts is asked for a label. In `template` and `separator`, \\n is a line break."""
+    """How labels are put to a language model. In `template` and `separator`, \\n is a newline."""
 
     labels: str | None = None
     template: str = TEMPLATE
@@ -67,7 +67,7 @@ LABEL_HELP = {
 
 
 class LabelClassifier:
-    """Asks a model for labels, in the form of `regard classify`."""
+    """Label classifier by a language model, with the results of `regard classify`."""
 
     def __init__(self, model: Any, c: LabelOptions) -> None:
         from regard.inference.few_shot import PromptTemplate, choose_examples
@@ -101,12 +101,12 @@ class LabelClassifier:
 
 
 def unescape(text: str) -> str:
-    """Line breaks and tabs as they are typed in a shell."""
+    """Interpret \\n and \\t as typed in a shell."""
     return text.replace("\\n", "\n").replace("\\t", "\t")
 
 
 def parse_label_options(settings: dict[str, Any]) -> LabelOptions | None:
-    """What was said of labels, checked; None if nothing was."""
+    """The label options, checked; None if none was given."""
     from regard.cli.output import config_from_options
     from regard.config.overrides import parse_value
 
@@ -165,7 +165,7 @@ def classify(
     model = load_for_inference(checkpoint, dtype=dtype, weights=weights, specials=check_specials_option(specials))
     judge = Classifier(model, checkpoint)
     one_file = judge.textual and file not in (None, "-") and not things and pair is None
-    bad = BadLines(strict=not one_file, skip=skip)  # the lines of one file are told by their numbers
+    bad = BadLines(strict=not one_file, skip=skip)  # lines of a single file are reported by number
     judge.refuse = None if bad.strict else bad.add
     given = [*(things or []), *([] if file is None else [file])] or ["-"]
     if "-" in given:
@@ -180,7 +180,7 @@ def classify(
 
 
 def answers_by_line(found: list[dict[str, Any]], bad: BadLines) -> list[dict[str, Any]]:
-    """Answers with the numbers of their lines, and where a line has none, why."""
+    """Results with their line numbers, and the reason where a line has none."""
     if bad.strict:
         return found
     lines = {line_number(each["where"]) or place: each for place, each in enumerate(found, 1)}
@@ -194,7 +194,7 @@ def classify_by_labels(
     model: Any, options: LabelOptions, things: list[str] | None, file: str | None, pair: str | None,
     top_k: int | None, json: bool,
 ) -> None:  # fmt: skip
-    """Which label a language model would say next."""
+    """Classify by the likelihood of each label under a language model."""
     if pair is not None:
         raise config.ConfigError("--pair: a language model reads one text; put the other into --template")
     found = list(LabelClassifier(model, options)(things or ([] if file else ["-"]), file, top_k))
@@ -202,7 +202,7 @@ def classify_by_labels(
 
 
 def show_classes(found: list[dict[str, Any]]) -> None:
-    """What was asked of, and the answers beside it; the name is left out where there is one thing alone."""
+    """Inputs and results; the input's name is left out if there is only one."""
     wide = max((len(short_name(each["of"])) for each in found if each["of"] is not None), default=0)
     for each in found:
         if "error" in each:

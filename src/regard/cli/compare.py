@@ -45,7 +45,7 @@ def compare(
 ) -> int:
     """Compare settings: same data, steps and seeds; loss, time, memory, growth.
 
-    Asked again with the same words it goes on where it stopped.
+    Run again with the same arguments, it resumes.
     """
     if seeds is not None and seeds < 1:
         raise config.ConfigError(f"--seeds {seeds}: is less than 1")
@@ -82,7 +82,7 @@ def compare(
 
 
 def run_comparison(run: Any, json: bool) -> int:
-    """Train and measure, then tell it: the table on stdout, compare.json, .csv and .html in the folder."""
+    """Train and measure, then show the results: table on stdout, compare.json, .csv and .html in the folder."""
     if (stopped := run.run()) is not None:
         return interrupted_exit(run.out, stopped)
     from regard import studies as room

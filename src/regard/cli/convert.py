@@ -1,4 +1,4 @@
-"""regard convert: anything that can be loaded, written as a folder, in the format of `transformers` where it can be."""
+"""regard convert: writes any loadable model as a folder, in the format of `transformers` where possible."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -33,7 +33,7 @@ def convert(
 
     model = load_model(source, device="cpu", dtype=dtype or "auto")
     if peft_load.base_model_of(source) is not None:
-        model.merge()  # a folder of weights has no word for an adapter
+        model.merge()  # a model folder has no separate adapter
     if target.resolve() == model.source_folder.path.resolve():
         raise config.DataError(f"{target}: is where it is read from; name another folder")
     if form == "transformers" and (reason := explain_no_family(model.c)):
@@ -47,7 +47,7 @@ def convert(
 
 
 def conversion_facts(source: str, target: Path, model: Any) -> dict[str, Any]:
-    """What stands there now, read from what was written."""
+    """Facts about the new folder, read back from it."""
     from regard.hub.families.registry import explain_no_family
     from regard.hub.read_folder import read_model_folder
 

@@ -1,4 +1,4 @@
-"""regard doctor: what is wrong with a recipe or a run, found in a short probe, with what to type."""
+"""regard doctor: what is wrong with a recipe or a run, found in a short probe, and the command that repairs it."""
 
 import textwrap
 from pathlib import Path
@@ -11,7 +11,7 @@ from regard.cli.errors import print_stderr
 from regard.cli.output import JsonOption, OverridesArgument, import_torch, print_json
 from regard.cli.train import QuietOption, complete_recipes
 
-WIDE = 100  # characters of evidence in a line
+WIDE = 100  # characters of evidence on a line
 
 
 def doctor(
@@ -33,7 +33,7 @@ def doctor(
     """
     changes = overrides or []
     if not (Path(thing) / "config.toml").is_file():
-        zoo.read_recipe(thing, changes)  # a slip need not wait for torch
+        zoo.read_recipe(thing, changes)  # report typing errors before importing torch
     if not 10 <= steps <= 50:
         raise config.ConfigError(f"--steps: {steps} is not from 10 to 50")
     import_torch()
@@ -53,7 +53,7 @@ def doctor(
 
 
 def show_diagnosis(findings: list[Any]) -> None:
-    """Check, verdict and evidence in columns; under a fault what to type."""
+    """Findings in columns: check, verdict, evidence; below a failure the command that repairs it."""
     wide = max(len(each.check) for each in findings)
     for each in findings:
         first, *more = wrap_words(each.evidence)
@@ -65,5 +65,5 @@ def show_diagnosis(findings: list[Any]) -> None:
 
 
 def wrap_words(text: str) -> list[str]:
-    """Lines of whole words."""
+    """Wrap a text to lines."""
     return textwrap.wrap(text, WIDE, break_long_words=False, break_on_hyphens=False) or [""]

@@ -1,6 +1,6 @@
 """regard train --dry-run: everything up to the first step: sizes, duration, cost and the first batch.
 
-The data are read and the model is made as for the run itself; nothing is trained, and no folder is written.
+Data and model are prepared as for the real run; nothing is trained, and no run folder is written.
 """
 
 import math
@@ -12,8 +12,8 @@ from regard import config
 from regard.cli.errors import print_stderr
 from regard.cli.output import import_torch, print_json
 
-ROWS = 2  # of the first batch that are shown
-PIECES, EXPECTED_HANDLERS, WIDE = 24, 8, 100  # tokens, answers and characters of a row that people see; scripts get all
+ROWS = 2  # rows of the first batch that are shown
+PIECES, EXPECTED_HANDLERS, WIDE = 24, 8, 100  # tokens, labels and characters of a row in text output; JSON has all
 
 
 def show_dry_run(recipe: config.Recipe, json: bool) -> int:
@@ -58,8 +58,8 @@ def dry_run_facts(run: Any) -> dict[str, Any]:
 
 
 def run_length(run: Any, batch: Any, seconds: float | None) -> dict[str, Any]:
-    """How long the run is: by its steps, epochs or minutes, whichever ends first; minutes say nothing of steps where
-    how long one takes is not known."""
+    """The length of the run by steps, epochs or minutes, whichever ends first; steps from minutes need a known step
+    time."""
     from regard.training.data.read import batch_tokens
     from regard.training.run import unwrap_prefetch
 
@@ -79,7 +79,7 @@ def run_length(run: Any, batch: Any, seconds: float | None) -> dict[str, Any]:
 
 
 def named_tensors(batch: Any) -> dict[str, Any]:
-    """A batch by the names of its tensors; windows of a text are asked for what comes next."""
+    """A batch as named tensors; text windows are split into inputs and labels."""
     return batch if isinstance(batch, dict) else {"ids": batch[:, :-1], "labels": batch[:, 1:]}
 
 
@@ -92,15 +92,15 @@ def row_count(batch: Any) -> int:
 
 
 def describe_row(run: Any, batch: dict[str, Any], place: int) -> dict[str, Any]:
-    """One row: what is read, and what is asked."""
+    """One row: its inputs and labels."""
     speaks = run.model.output_tokenizer
-    if speaks is None:  # what is read is no text
+    if speaks is None:  # not a text model
         return {
             "seen": describe_tensor_row(batch["ids"][place]),
             "asked": list(expected_answers(run.task.c, batch, place, speaks)),
         }
     shown: dict[str, Any] = {"read": decode_row(batch, place, "ids", "real", speaks)}
-    for name in ("seen", "source"):  # beside the text, what is none
+    for name in ("seen", "source"):  # other inputs besides text
         if name in batch and batch[name].dim() > 2:
             shown = {"seen": describe_tensor_row(batch[name][place]), **shown}
     if "source" in batch and "seen" not in shown:
@@ -111,13 +111,13 @@ def describe_row(run: Any, batch: dict[str, Any], place: int) -> dict[str, Any]:
 
 
 def describe_tensor_row(table: Any) -> dict[str, Any]:
-    """A row that is no text: its type, its shape, and between which numbers it lies."""
+    """A row of other data: its dtype, shape and range."""
     return {"type": str(table.dtype).removeprefix("torch."), "shape": list(table.shape),
             "least": float(table.min()), "most": float(table.max())}  # fmt: skip
 
 
 def decode_row(batch: dict[str, Any], place: int, name: str, real: str, tokenizer: Any) -> dict[str, Any]:
-    """A row of tokens without its padding, in numbers, in pieces and as the text that they say."""
+    """A row of tokens without padding, as ids, as tokens and decoded."""
     ids = batch[name][place]
     there = batch[real][place] if real in batch else ids == ids
     told = ids[there].tolist()
@@ -127,12 +127,12 @@ def decode_row(batch: dict[str, Any], place: int, name: str, real: str, tokenize
 
 
 def token_piece(tokenizer: Any, id: int) -> str:
-    """A token as it is written; behind the last word there may be others, such as colours."""
+    """The text of a token; ids after the vocabulary may be something else, such as colours."""
     return str(tokenizer.token_text(id)) if id < len(tokenizer) else f"#{id - len(tokenizer)}"
 
 
 def expected_answers(c: config.Task, batch: dict[str, Any], place: int, tokenizer: Any) -> Iterator[dict[str, Any]]:
-    """What should be answered: a word at a place, a class, a number, or where the answer stands."""
+    """The expected output: tokens by position, a class, a number, or the answer's span."""
     from regard.data.packing import IGNORE_INDEX
     from regard.tasks.masked_lm import NEXT_SENTENCE_LABELS
 

@@ -1,4 +1,4 @@
-"""regard embed: a vector for each text or image; a few of them are shown by how near they are to each other."""
+"""regard embed: a vector for each text or image; for a few, also their cosine similarities."""
 
 import sys
 from pathlib import Path
@@ -86,7 +86,7 @@ def rows_by_line(vectors: Any, given: TextBatch) -> Any:
 
 
 def write_vectors(path: Path, vectors: Any) -> None:
-    """All vectors in one table (B, D) of fp32."""
+    """Write all vectors as one array (B, D) in fp32."""
     from regard.data.tensor_store import tensor_bytes
     from regard.files.atomic import atomic_path, open_atomic
     from regard.hub.weights import save_tensors
@@ -98,13 +98,13 @@ def write_vectors(path: Path, vectors: Any) -> None:
             return save_tensors(aside, {"vectors": vectors})
     rows, width = vectors.shape
     said = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({rows}, {width}), }}"
-    header = said.ljust(-(-(len(said) + 11) // 64) * 64 - 11) + "\n"  # as numpy.lib.format lays it out, version 1.0
+    header = said.ljust(-(-(len(said) + 11) // 64) * 64 - 11) + "\n"  # version 1.0 of numpy.lib.format
     with open_atomic(path) as file:
         file.write(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode() + tensor_bytes(vectors))
 
 
 def show_cosines(texts: list[str], vectors: Any) -> None:
-    """Which are near each other: the cosine of every two."""
+    """The cosine similarity of every pair."""
     from torch.nn.functional import normalize
 
     table = (normalize(vectors, dim=-1) @ normalize(vectors, dim=-1).mT).tolist()

@@ -1,7 +1,7 @@
-"""From an exception to one sentence on stderr and an exit code: the only place that knows which code means what.
+"""Error reports of the command line: from an exception to one sentence on stderr and an exit code, in one place.
 
-A user's mistake can be mended: the sentence says what, where, and what to do. Any other exception is a bug; its
-traceback goes to a file (to stderr with REGARD_DEBUG=1), because a screen full of it does not help at midnight.
+A user's error can be corrected: the sentence says what, where, and what to do. Any other exception is a bug; its
+traceback goes to a file (to stderr with REGARD_DEBUG=1), because it does not help most users.
 """
 
 import errno
@@ -21,9 +21,9 @@ from regard.config.errors import did_you_mean, is_out_of_memory
 from regard.config.terminal_escapes import escape_controls
 
 EXIT_FAILED, EXIT_USAGE, EXIT_DATA, EXIT_INTERRUPTED = 1, 2, 3, 130
-UsageError: Any = typer.BadParameter.__base__  # typer has a copy of click inside; older ones use click itself
+UsageError: Any = typer.BadParameter.__base__  # typer bundles click; older versions import it
 
-# What the system refuses, what to do about it, and whether the data (3) or the run (1) is to blame.
+# Operating system errors, what to do about each, and whether it is data (3) or the run (1) that failed.
 REFUSALS = {
     errno.ENOENT: ("there is no such file or folder", "check the path", EXIT_DATA),
     errno.ENOTDIR: ("a part of the path is a file, not a folder", "check the path", EXIT_DATA),
@@ -50,11 +50,11 @@ MEMORY = "out of memory; set a smaller train.batch_size, train.context or model.
 
 
 def print_stderr(line: str) -> None:
-    """One line on stderr, whatever is in it; if stderr is gone, there is no reader.
+    """Print one line to stderr; if stderr is closed, there is no reader.
 
-    What a terminal would obey is made visible, in a log file too: it may be shown in a terminal one day.
+    Terminal control sequences are escaped, in log files too, which may be shown in a terminal later.
 
-    Of many processes on a machine (torchrun) the first one speaks: what goes wrong for one goes wrong for all.
+    Of several ranks (torchrun) only the first prints: an error of one is an error of all.
     """
     if not is_first_rank():
         return
@@ -65,9 +65,9 @@ def print_stderr(line: str) -> None:
 
 
 def report_error(problem: BaseException) -> int:
-    """Say on stderr what went wrong; the exit code.
+    """Report an exception on stderr; returns the exit code.
 
-    The process that ends first ends all (torchrun): the others wait a little, so that the first one can speak.
+    torchrun ends all ranks when the first one exits: the others wait briefly, so that rank 0 can report.
     """
     line, code = error_and_code(problem)
     print_stderr(line)
@@ -88,7 +88,7 @@ def error_and_code(problem: BaseException) -> tuple[str, int]:
             return str(problem), EXIT_DATA
         case config.RunError():
             return str(problem), EXIT_FAILED
-        case KeyboardInterrupt() | typer.Abort():  # which typer makes of it before a verb has begun
+        case KeyboardInterrupt() | typer.Abort():  # typer raises Abort if Ctrl-C comes before a verb starts
             return "interrupted", EXIT_INTERRUPTED
         case OSError():
             return os_error(problem)
@@ -104,11 +104,11 @@ def os_error(problem: OSError) -> tuple[str, int]:
 
 
 def usage_error(problem: Any) -> str:
-    """A mistake in verbs, arguments and options, as typer found it."""
+    """A message for wrong verbs, arguments or options, as typer found them."""
     where = problem.ctx.command_path if problem.ctx else "regard"
     told = problem.format_message().strip().rstrip(".")
     told = told[:1].lower() + told[1:]
-    if hasattr(problem, "possibilities"):  # an option that there is not
+    if hasattr(problem, "possibilities"):  # an unknown option
         option, known = problem.option_name, [name for each in problem.ctx.command.params for name in each.opts]
         told = f"no option {option}{suggest_option(option, known, problem.ctx) or did_you_mean(option, known)}".rstrip(
             ";"
@@ -119,7 +119,7 @@ def usage_error(problem: Any) -> str:
 
 
 def suggest_option(option: str, known: list[str], context: Any) -> str:
-    """What another library's name is called here: an option, or a setting where the verb takes some."""
+    """Our name for an option of another library: an option, or a setting where the verb takes settings."""
     ours = suggest_word(option, known).removeprefix("here it is ")
     word, comma, more = ours.partition(",")
     if f"--{word.replace('_', '-')}" in known:

@@ -43,7 +43,7 @@ ABOUT = {
 
 @dataclass(frozen=True, kw_only=True)
 class EstimateOptions:
-    """What may be said besides the model."""
+    """The options besides the model."""
 
     params: int | None = None
     batch: int | None = None
@@ -79,7 +79,7 @@ def check_known(what: str, name: str | None, known: Collection[str]) -> None:
 
 
 def read_devices() -> dict[str, Any]:
-    """The table of devices, read apart from the room that computes with it: a slip need not wait for torch."""
+    """The table of devices, read without importing torch, so that typing errors are reported at once."""
     return tomllib.loads(files("regard").joinpath("measure", "devices.toml").read_text(encoding="utf8")) | {"here": {}}
 
 
@@ -118,7 +118,7 @@ def estimate(
 
 
 def estimate_with_options(subject: "EstimateSubject | None", options: EstimateOptions) -> Any:
-    """A mistake names its option as it was typed, --context and not context."""
+    """Estimate; an error names its option as it was typed, --context and not context."""
     from regard import measure
 
     try:
@@ -145,7 +145,7 @@ def estimate_with_options(subject: "EstimateSubject | None", options: EstimateOp
 
 
 def parse_toml_number(word: str) -> Any:
-    """400e9 and 1_000 as TOML writes them; a whole number may be written either way."""
+    """Parse a number as in TOML, 400e9 or 1_000; integers may have either form."""
     value = parse_value(word)
     return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**63 else value
 
@@ -160,7 +160,7 @@ def check_count_options(thing: str | None, options: EstimateOptions) -> None:
 
 @dataclass(frozen=True)
 class EstimateSubject:
-    """What is estimated, and the sizes that a recipe gives it."""
+    """The model to estimate, and the sizes from its recipe."""
 
     model: config.Transformer | config.DualEncoder
     batch: int
@@ -171,7 +171,7 @@ class EstimateSubject:
 
 
 def resolve_subject(thing: str, overrides: list[str], options: EstimateOptions) -> EstimateSubject:
-    """The model that a name or a path stands for, with what was asked laid over what its recipe says."""
+    """The model of a name or a path, with the options applied over its recipe."""
     recipes = zoo.packaged_recipes()
     if not Path(thing).exists() and thing not in recipes:
         if thing not in config.PRESETS:
@@ -216,7 +216,7 @@ def with_model_precision(c: Any, precision: str) -> Any:
 
 
 def show_calibration(json: bool) -> None:
-    """How fast this machine is, measured in a few seconds and kept for predictions."""
+    """Measure the speed of this machine in a few seconds, and store it for predictions."""
     import_torch()
     from regard.measure.calibration import calibrate
     from regard.measure.hardware import local_chip

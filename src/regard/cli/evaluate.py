@@ -25,8 +25,8 @@ from regard.cli.output import (
 from regard.evaluation.bleu import TranslationScoring
 
 SETTING = re.compile(r"[a-z_.]+=")
-EVERY = 10.0  # seconds between lines where there is no terminal
-PERCENT = ("translation", "question_answering")  # kinds whose scores are from 0 to 100
+EVERY = 10.0  # between progress lines where there is no terminal
+PERCENT = ("translation", "question_answering")  # kinds with scores from 0 to 100
 
 
 def evaluate(
@@ -65,7 +65,7 @@ def evaluate(
 
 
 def own_validation(checkpoint: Path) -> config.Data:
-    """The data that a run kept back to validate on, for the run itself or one of its checkpoints."""
+    """The validation data of a run, for the run folder or one of its checkpoints."""
     from regard.evaluation.eval_spec import held_out_spec, run_folder_of
 
     run = run_folder_of(checkpoint)
@@ -73,7 +73,7 @@ def own_validation(checkpoint: Path) -> config.Data:
 
 
 def score_lines(result: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """For people: numbers with few digits, bits in one line, and what makes BLEU comparable beside it."""
+    """Scores as text: few digits, bits on one line, and with BLEU its signature."""
     signatures, digits = result.get("signatures", {}), 2 if result["task"] in PERCENT else 4
     for name, value in result.items():
         words = name.replace("_", " ")
@@ -91,7 +91,7 @@ def score_lines(result: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 @contextmanager
 def open_output(path: Path | None) -> Iterator[Callable[[dict[str, Any]], object] | None]:
-    """A line of JSON for each row, in a file that is there when all of them are."""
+    """A JSONL output file, written atomically."""
     if path is None:
         yield None
         return
@@ -103,7 +103,7 @@ def open_output(path: Path | None) -> Iterator[Callable[[dict[str, Any]], object
 
 @contextmanager
 def show_evaluation_progress() -> Iterator[Callable[[int], None]]:
-    """How much is done, on stderr: a number that moves in a terminal, else a calm line now and then."""
+    """Progress on stderr: a changing number in a terminal, else a line now and then."""
     watched, last, shown = sys.stderr.isatty(), time.monotonic(), 0
 
     def on_progress(done: int) -> None:

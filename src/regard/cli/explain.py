@@ -16,7 +16,7 @@ from regard.zoo.recipe import UNKNOWN_VOCAB
 
 @dataclass(frozen=True)
 class ExplainSubject:
-    """What is explained: the model, all that was said (a recipe, or the model again), and the size of its batches."""
+    """What to explain: the model, its settings (a recipe, or the model again), and the batch size."""
 
     model: config.Model
     whole: config.Recipe | config.Model
@@ -60,7 +60,7 @@ def explain(
 
 
 def find_subject(thing: str, overrides: list[str]) -> ExplainSubject:
-    """A folder with a config.json is a checkpoint; everything else is, or leads to, a recipe."""
+    """Find a checkpoint (a folder with a config.json), or a recipe."""
     path = Path(thing)
     if path.is_dir() and not (path / "config.toml").is_file():
         if overrides:
@@ -72,7 +72,7 @@ def find_subject(thing: str, overrides: list[str]) -> ExplainSubject:
         return ExplainSubject(read.config, read.config, read.context, 1, None, device_name("auto"))
     recipe = resolve_recipe(zoo.read_recipe(thing, overrides))
     train, reads = recipe.train, isinstance(recipe.model.embed, config.TextEmbedding | config.MultimodalEmbedding)
-    context = train.context if reads else None  # of what is no text the front end says how many tokens there are
+    context = train.context if reads else None  # other front ends determine the number of tokens
     rows = 1 if recipe.task.kind == "node_classification" else train.rows  # one graph is a step
     return ExplainSubject(recipe.model, recipe, context, rows, train.optimizer, device_name(train.device))
 
@@ -84,7 +84,7 @@ def device_name(name: str) -> str:
 
 
 def resolve_recipe(recipe: config.Recipe) -> config.Recipe:
-    """A recipe leaves some sizes to its data: the words of a vocabulary, the features of nodes, the columns of rows."""
+    """The recipe with sizes that the data determine: vocabulary, node features, columns."""
     front = recipe.model.embed
     if isinstance(front, config.GraphEmbedding) and not front.features + front.num_tags:
         return read_recipe_sizes(recipe, "node_classification")
@@ -94,7 +94,7 @@ def resolve_recipe(recipe: config.Recipe) -> config.Recipe:
 
 
 def read_recipe_sizes(recipe: config.Recipe, kind: str) -> config.Recipe:
-    """The recipe as training would find it, of the kinds of data that are one table or one graph."""
+    """Sizes from the data itself, for tables and graphs."""
     from regard.training.data.read import Reporter, read_run_data
 
     if recipe.task.kind != kind:
@@ -104,7 +104,7 @@ def read_recipe_sizes(recipe: config.Recipe, kind: str) -> config.Recipe:
 
 
 def resolve_vocabulary(recipe: config.Recipe) -> config.Recipe:
-    """The size of a vocabulary is that of its tokenizer, which may have to be trained first."""
+    """The vocabulary size of the tokenizer, which may have to be trained first."""
     embed = text_embedding(recipe.model)
     if embed is None or embed.vocab != UNKNOWN_VOCAB:
         return recipe
@@ -113,12 +113,12 @@ def resolve_vocabulary(recipe: config.Recipe) -> config.Recipe:
         if isinstance(recipe.tokenizer, config.WordTokenizer | config.SubwordTokenizer)
         else count_characters(recipe)
     )
-    painted = recipe.task.pixels.palette if isinstance(recipe.task, config.TextToImage) else 0  # colours are words too
+    painted = recipe.task.pixels.palette if isinstance(recipe.task, config.TextToImage) else 0  # colours are ids too
     return replace(recipe, model=with_vocab_size(recipe.model, size + painted))
 
 
 def count_characters(recipe: config.Recipe) -> int:
-    """How many characters the texts of a recipe have; a number of words is what is asked for, whatever there are."""
+    """The number of distinct characters in a recipe's texts, the vocabulary of a character tokenizer."""
     from regard import data, tasks, text
 
     if not isinstance(recipe.task, config.NextToken):
@@ -132,13 +132,13 @@ def count_characters(recipe: config.Recipe) -> int:
 
 
 def text_embedding(model: config.Model) -> config.TextEmbedding | None:
-    """The front end that reads a text, if there is one."""
+    """The text front end, if there is one."""
     front = model.embed.text if isinstance(model.embed, config.MultimodalEmbedding) else model.embed
     return front if isinstance(front, config.TextEmbedding) else None
 
 
 def with_vocab_size(model: config.Model, size: int) -> config.Model:
-    """A model whose text has so many words."""
+    """The model with this vocabulary size."""
     if isinstance(model, config.DualEncoder):
         return replace(model, towers=tuple(with_text_vocab(each, size) for each in model.towers))
     return with_text_vocab(model, size)

@@ -1,6 +1,6 @@
-"""regard explain CHECKPOINT --heads: the role of every head, and how much worse the model is without it.
+"""regard explain CHECKPOINT --heads: the role of every head, and the loss increase without it.
 
-Read on windows of at most 256 tokens, at most 8 of them, drawn from the text by a fixed seed: the same every time.
+It reads at most 8 windows of at most 256 tokens, drawn from the text by a fixed seed, so results are reproducible.
 """
 
 import sys
@@ -17,7 +17,7 @@ ROWS, LONGEST, LEAST, SEED = 8, 256, 4, 0
 
 
 def explain_heads(thing: str, files: Sequence[str], json: bool) -> None:
-    """The table of heads, of layers, and of the heads that do nothing."""
+    """Print the table of heads, of layers, and of the heads without effect."""
     if not Path(thing).is_dir() and (
         thing.endswith(".toml") or thing in zoo.packaged_recipes() or thing in config.PRESETS
     ):
@@ -73,7 +73,7 @@ def text_windows(model: Any, text: Any) -> Any:  # (B, N + 1)
 
 
 def head_roles(model: Any, ids: Any) -> dict[str, Any]:
-    """Roles and likeness of every head; likeness on two windows, since every head meets every other."""
+    """Roles and similarity of all heads; similarity on two windows only, since it compares every pair of heads."""
     from regard import lens
 
     found = lens.summarize_heads(model, ids[:, :-1], marks=lens.delimiter_ids(model.tokenizer))
@@ -88,13 +88,13 @@ def head_roles(model: Any, ids: Any) -> dict[str, Any]:
 
 
 def ablation_losses(model: Any, ids: Any) -> dict[str, Any]:
-    """What the model is without each head and layer; nothing where it does not say the next token."""
+    """The loss without each head and layer; empty unless the model predicts next tokens."""
     from torch.nn.functional import cross_entropy
 
     from regard import lens
     from regard.generation.limits import min_prompt_tokens
 
-    def loss(model: Any) -> Any:  # one for each window
+    def loss(model: Any) -> Any:  # one loss per window
         given = ids.to(next(model.parameters()).device)
         logits = model(given[:, :-1]).flatten(0, 1).float()
         return cross_entropy(logits, given[:, 1:].flatten(), reduction="none").view(len(ids), -1).mean(1)
@@ -142,12 +142,12 @@ def head_cells(head: dict[str, Any], deltas: dict[Any, str]) -> Iterator[str]:
     yield "-" if head["distance"] is None else f"{head['distance']:.1f}"
     yield "-" if head["like"] is None else "{where} {head}: {value:.2f}".format(**head["like"])
     trunk, layer, side = head["where"].rsplit(".", 2)
-    both = (deltas.get((where, head["head"])) for where in (head["where"], f"{trunk}.*.{side}"))  # * where layers share
+    both = (deltas.get((where, head["head"])) for where in (head["where"], f"{trunk}.*.{side}"))  # *: shared
     yield from filter(None, both)
 
 
 def print_aligned(rows: Sequence[Any]) -> None:
-    """Columns under their titles."""
+    """Print columns below their titles."""
     rows = [list(row) for row in rows]
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     for row in rows:

@@ -1,4 +1,4 @@
-"""regard fill: the likeliest words for the masks in a text."""
+"""regard fill: the most likely words for the masks in a text."""
 
 from typing import Annotated, Any
 
@@ -53,7 +53,7 @@ def fill(
 
 
 def show_predictions(text: str, blanks: list[list[Any]], several: bool) -> None:
-    """A line for each word; several blanks are numbered, and several texts are told a line for each blank."""
+    """One line per word; several masks are numbered, and several texts get one line per mask."""
     for place, blank in enumerate(blanks, 1):
         if several:
             print(f"{shorten(text):<48}", *(f" {guess.word} {guess.probability:.4f}" for guess in blank))

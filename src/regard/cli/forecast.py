@@ -42,7 +42,7 @@ def forecast(
 
 
 def task_settings(overrides: list[str]) -> dict[str, Any]:
-    """Settings of the task that differ: task.fill_gaps=last."""
+    """Overrides of task settings, such as task.fill_gaps=last."""
     changes: dict[str, Any] = {}
     for line in overrides:
         apply_override(changes, line)

@@ -1,4 +1,4 @@
-"""regard generate: a prompt in, text out while it is generated."""
+"""regard generate: continue a prompt, printing text while it is generated."""
 
 import sys
 import warnings
@@ -119,7 +119,7 @@ def generate(
 
 
 def steering_of(model: Any, option: str) -> AbstractContextManager[None]:
-    """The steering that FILE[:STRENGTH] asks for; a colon of the path itself is no strength."""
+    """The steering vector of FILE[:STRENGTH]; a colon within the path does not count."""
     from regard.lens.features.steering import SteeringVector, steering
 
     path, _, number = option.rpartition(":")
@@ -131,11 +131,11 @@ def steering_of(model: Any, option: str) -> AbstractContextManager[None]:
 
 
 def stream_text(model: Any, begin: str, given: dict[str, Any]) -> None:
-    """The text while it is made."""
-    if sys.stdout.isatty():  # a terminal shows the whole text; a pipe gets what is new
+    """Print a text while it is generated."""
+    if sys.stdout.isatty():  # a terminal shows prompt and text; a pipe gets the new text only
         print(dim(begin), end="", file=sys.stderr, flush=True)
     last = "\n"
-    with warnings.catch_warnings(record=True) as notes:  # they wait, lest they stand in the middle of the text
+    with warnings.catch_warnings(record=True) as notes:  # shown at the end, not in the middle of the text
         try:
             for part in model.stream(begin, **given):
                 print(escape_control(last := part), end="", flush=True)
@@ -147,7 +147,7 @@ def stream_text(model: Any, begin: str, given: dict[str, Any]) -> None:
 
 
 def show_completions(model: Any, texts: list[Any], given: dict[str, Any], json: bool) -> None:
-    """Texts that are whole: several, or found by a search."""
+    """Print complete texts: several, or the result of beam search."""
     every = [one for made in texts for one in (made, *made.others)]
     print_json(completion_record(model, every, given)) if json else print_exact(
         "\n---\n".join(one.text for one in every)
@@ -161,7 +161,7 @@ def show_explanation(explanation: Any, json: bool) -> None:
 
 
 def check_options(given: dict[str, Any], count: int, explain: bool, interactive: bool) -> bool:
-    """Whether a text is searched for. Mistakes are told before a model is loaded, by the names that were typed."""
+    """Check options before a model is loaded, by the names that were typed. Returns whether beam search is used."""
     from regard.generation import params
 
     if count < 1:
@@ -184,12 +184,12 @@ def check_options(given: dict[str, Any], count: int, explain: bool, interactive:
 
 
 def parse_setting(name: str, word: Any) -> Any:
-    """A setting as it was typed: a number, a name; a regex or a schema is a text, whatever it looks like."""
+    """Parse a setting as typed: a number or a name; a regex or a schema always stays text."""
     return parse_value(word) if isinstance(word, str) and name not in ("regex", "json_schema", "draft_model") else word
 
 
 def check_generator(model: Any, name: str) -> None:
-    """Refuses a model that writes no text, and names the verb that it is for."""
+    """Refuse a model that cannot generate text, and name the verb for it."""
     if isinstance(model.task, config.Classification | config.Regression):
         raise config.ConfigError(f"{name}: it was trained for {model.task.kind!r} and writes no text; use "
                                  f"`regard classify {name}`")  # fmt: skip
@@ -201,7 +201,7 @@ def check_generator(model: Any, name: str) -> None:
 
 
 def verb_for_model(model: Any) -> str | None:
-    """What a published model is for that does not write from left to right."""
+    """The verb for a published model that is not a decoder."""
     from regard.core.masks import mask
 
     name = model.source_folder.architecture or ""
@@ -218,7 +218,7 @@ def verb_for_model(model: Any) -> str | None:
 
 
 def read_prompt(prompt: str | None, file: str | None) -> str:
-    """The prompt, from wherever it comes; nothing at all is for the model to refuse, or to begin by itself."""
+    """The prompt from the argument, the file or stdin; an empty one is left to the model."""
     if prompt is not None and file is not None:
         raise config.ConfigError(f"--file {file}: there is a PROMPT as well; keep one of the two")
     place = "-" if prompt == "-" else file
@@ -226,7 +226,7 @@ def read_prompt(prompt: str | None, file: str | None) -> str:
 
 
 def completion_record(model: Any, texts: list[Any], given: dict[str, Any]) -> dict[str, Any]:
-    """All there is to know about completions of one prompt; with the settings, the same texts can be made again."""
+    """The JSON record of completions of one prompt; with its settings, the same texts can be generated again."""
     from regard.generation.params import beam_search_params, is_beam_search, sampling_params
 
     first, search = texts[0], is_beam_search(given)

@@ -213,7 +213,7 @@ def trace(
     from regard import lens
 
     read, noise = lens.read_prompt(opened, text, source=source), lens.EmbeddingNoise()
-    if source is not None:  # the subject is looked for where it is read
+    if source is not None:  # the subject is part of the source
         noise = lens.EmbeddingNoise(trunk="encoder")
     with show_progress(100) as advance:
         found = lens.causal_trace(
@@ -349,7 +349,7 @@ def steer(
 
 
 def open_lens_model(thing: str, dtype: str) -> Any:
-    """The model as it was trained, with plain weights: hooks and gradients need them."""
+    """Load the model in plain weights, which hooks and gradients need."""
     import_torch()
     from regard.inference.load import load_model
 
@@ -357,7 +357,7 @@ def open_lens_model(thing: str, dtype: str) -> Any:
 
 
 def lay_out_texts(model: Any, texts: Sequence[str]) -> list[Any]:
-    """Texts as they are; what an encoder-decoder reads goes with its own translation."""
+    """Texts as they are; for an encoder-decoder each source with the model's own translation."""
     from regard import lens
 
     if model.c.encoder is None:
@@ -366,7 +366,7 @@ def lay_out_texts(model: Any, texts: Sequence[str]) -> list[Any]:
 
 
 def read_texts(file: str) -> list[str]:
-    """The texts of a file; empty lines are left out."""
+    """The non-empty lines of a file."""
     texts = [record["text"] for record in text_records(None, file) if record["text"].strip()]
     if not texts:
         raise config.DataError(f"{file}: it holds no text; name a file with a text on each line")
@@ -390,7 +390,7 @@ def read_pairs(file: str) -> list[tuple[str, str]]:
 
 
 def show_result(result: Any, out: Path | None, json: bool) -> None:
-    """The table on stdout, or one JSON object; the picture or the numbers in a file."""
+    """Print the table, or one JSON object, to stdout; write the picture or the numbers to a file."""
     print_json(result.to_json()) if json else print(result)
     if out is not None:
         result.plot(str(out))

@@ -1,4 +1,4 @@
-"""regard models: what comes with the package. Recipes are files to train; presets are published models as data."""
+"""regard models: the packaged recipes, which are files to train, and presets, which are published models as data."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ from regard.config.errors import did_you_mean
 from regard.config.reader import toml_lines
 from regard.zoo.preset import preset_table
 
-COUNT = 15  # digits and commas of the largest
+COUNT = 15  # digits and commas of the largest count
 
 
 def complete_names(incomplete: str) -> list[str]:
@@ -45,7 +45,7 @@ def models(
 
 
 def list_all(recipes: dict[str, Path], json: bool) -> None:
-    """Scripts get a list of presets, {"name", "shape", "parameters"}; people get the recipes too."""
+    """JSON output lists presets, {"name", "shape", "parameters"}; text output lists recipes too."""
     wide = get_terminal_size().columns
     if not json:
         longest = max(map(len, recipes), default=0)
@@ -76,7 +76,7 @@ def show_recipe(name: str, path: Path, json: bool) -> None:
 
 
 def recipe_comment(toml: str) -> str:
-    """The comment on top of a recipe."""
+    """The comment at the top of a recipe."""
     found = toml.splitlines()
     top = next((n for n, line in enumerate(found) if not line.startswith("#")), len(found))
     return " ".join(line.removeprefix("#").strip() for line in found[:top])
@@ -87,7 +87,7 @@ def recipe_comment(toml: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class PresetPage:
-    """All that is known of a preset."""
+    """All facts about a preset."""
 
     name: str
     kind: str = "preset"
@@ -141,6 +141,6 @@ def total_parameters(c: config.Transformer | config.DualEncoder) -> int:
 
 
 def parameters_by_part(c: config.Transformer | config.DualEncoder) -> dict[str, int]:
-    from regard import measure  # and torch with it: counted is the model itself, on the meta device
+    from regard import measure  # imports torch: parameters are counted on the meta device
 
     return measure.count_parameters(c)

@@ -1,4 +1,4 @@
-"""What the verbs share: results on stdout for people or for scripts, texts from files and stdin, option helpers."""
+"""Output and input helpers of the verbs: results on stdout as text or JSON, texts from files and stdin, options."""
 
 import codecs
 import gc
@@ -38,11 +38,12 @@ JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object on std
 
 
 def import_torch() -> None:
-    """Import torch, undisturbed: broken off by Ctrl-C it would be half there for the rest of the process."""
+    """Import torch with Ctrl-C deferred: an interrupted import would leave it half-loaded for the rest of the
+    process."""
     caught: list[int] = []
     main = threading.current_thread() is threading.main_thread()
     before = signal.signal(signal.SIGINT, lambda number, frame: caught.append(number)) if main else None
-    gc.disable()  # what is imported stays; to walk over it takes the collector a tenth of a second each time
+    gc.disable()  # garbage collection during imports finds nothing and takes a tenth of a second each time
     try:
         import torch  # noqa: F401
 
@@ -58,7 +59,7 @@ def import_torch() -> None:
 
 
 def print_json(result: Any) -> None:
-    """One object on one line; what JSON cannot say (nan, inf) is null."""
+    """Print one JSON object on one line; NaN and infinity become null."""
     print(json.dumps(json_safe(result), ensure_ascii=False, allow_nan=False))
 
 
@@ -73,7 +74,7 @@ def json_safe(value: Any) -> Any:
 
 
 def print_rows(rows: Iterable[tuple[str, str]]) -> None:
-    """Name and value, the values under each other."""
+    """Print names and aligned values."""
     rows = list(rows)
     wide = max((len(name) for name, _ in rows), default=0)
     for name, value in rows:
@@ -81,14 +82,14 @@ def print_rows(rows: Iterable[tuple[str, str]]) -> None:
 
 
 def print_exact(text: str) -> None:
-    """The text and not a byte more, so that it can be piped; on a terminal the shell gets a line of its own."""
+    """Print a text without any extra byte, so that it can be piped; on a terminal a newline follows."""
     sys.stdout.write(escape_control(text))
     if sys.stdout.isatty() and not text.endswith("\n"):
         sys.stdout.write("\n")
 
 
 def escape_control(text: str) -> str:
-    """On a terminal, letters that would command it are shown as ^[ and the like: a model may say any."""
+    """Escape control characters on a terminal as ^[ and the like: a model may generate any."""
     return escape_controls(text) if sys.stdout.isatty() else text
 
 
@@ -99,7 +100,7 @@ def dim(text: str) -> str:
 
 
 def read_text_argument(place: str) -> str:
-    """The text of a file, or of standard input ("-"), exactly as it stands there, less a byte-order mark."""
+    """The exact text of a file, or of standard input ("-"), without a byte order mark."""
     name = "standard input" if place == "-" else place
     try:
         return read_input_bytes(place).decode("utf8")
@@ -110,21 +111,21 @@ def read_text_argument(place: str) -> str:
 
 
 def read_input_bytes(place: str) -> bytes:
-    """The same in bytes, whatever they spell."""
+    """The same as bytes."""
     if not place:
         raise config.ConfigError("--file: it is empty; name a file, or - for standard input")
     return (stdin_bytes().read() if place == "-" else Path(place).read_bytes()).removeprefix(codecs.BOM_UTF8)
 
 
 def stdin_bytes() -> Any:
-    """Its bytes; a shell may have closed it."""
+    """Binary stdin, which a shell may have closed."""
     if sys.stdin is None:
         raise config.DataError("standard input: it is closed; pipe something into it, or name a file")
     return sys.stdin.buffer
 
 
 def check_surrogates(text: str, name: str) -> str:
-    """A text from the command line, where odd bytes arrive as halves of characters."""
+    """Check a text from the command line: undecodable bytes arrive as surrogates."""
     try:
         text.encode("utf8")
     except UnicodeEncodeError:
@@ -133,14 +134,14 @@ def check_surrogates(text: str, name: str) -> str:
 
 
 def check_specials_option(given: str) -> Any:
-    """--specials as it was typed, checked before anything is loaded."""
+    """Check --specials before anything is loaded."""
     if given not in get_args(config.Specials):
         raise config.ConfigError(f"--specials: no {given!r}; there are parse and plain")
     return given
 
 
 def add_config_options(cls: Any, about: dict[str, str]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Lets a verb take each setting of `cls` as an option: top_k becomes --top-k. `config_from_options` checks them."""
+    """Add each setting of `cls` as an option to a verb: top_k becomes --top-k. `config_from_options` checks them."""
 
     def add_parameters(verb: Callable[..., Any]) -> Callable[..., Any]:
         plain = signature(verb)
@@ -159,7 +160,7 @@ def add_config_options(cls: Any, about: dict[str, str]) -> Callable[[Callable[..
 
 
 def config_from_options(cls: Any, given: dict[str, Any], words: dict[str, str] = {}) -> Any:  # noqa: B006  read only
-    """Settings given as options: a mistake in one names it as it was typed, --top-k and not top_k."""
+    """Build the config from options; an error names an option as it was typed, --top-k and not top_k."""
     try:
         return config.from_dict(cls, given)
     except config.ConfigError as problem:

@@ -1,4 +1,4 @@
-"""regard lens over-training: the loss and the roles of all heads at every kept step of a run."""
+"""regard lens over-training: the loss and the roles of all heads at every snapshot of a run."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""regard scale: a scaling law of a recipe: how its loss falls with its size, with the residuals."""
+"""regard scale: a scaling law of a recipe: its loss as a power law of its size, with the residuals."""
 
 import shlex
 import sys
@@ -26,7 +26,7 @@ def scale(
 ) -> int:
     """Train several sizes for the same tokens and fit a power law.
 
-    Asked again with the same words it goes on where it stopped.
+    Run again with the same arguments, it resumes.
     """
     place = out or Path("runs") / f"scale-{Path(recipe).stem}"
     command = shlex.join(["regard", *sys.argv[1:]]) if sys.argv[1:2] == ["scale"] else ""

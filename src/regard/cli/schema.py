@@ -1,7 +1,7 @@
-"""The JSON schema of a recipe, for editors that complete and check TOML while one types.
+"""JSON schema of a recipe, for editors that complete and check TOML.
 
 It is the reader's own schema of config.Recipe, with what `zoo.read_recipe` allows besides: [model] may name a preset,
-may use the short words, and may leave out whatever the preset or the text will say.
+use the short keys, and leave out whatever the preset or the data determine.
 """
 
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from regard import config
 from regard.zoo.preset import SHORT_KEYS, preset_table
 
 Schema = dict[str, Any]
-TOWERS = ("image", "sound", "graph", "series", "film", "text")  # what towers are usually called
+TOWERS = ("image", "sound", "graph", "series", "film", "text")  # usual names of towers
 
 
 def recipe_schema() -> Schema:
@@ -35,7 +35,7 @@ def preset_schema(names: list[str]) -> Schema:
 
 
 def reachable_parts(name: str, parts: Schema) -> set[str]:
-    """The part, and the parts it is made of."""
+    """The definitions reachable from one."""
     found, new = set(), {name}
     while new:
         found |= new
@@ -44,7 +44,7 @@ def reachable_parts(name: str, parts: Schema) -> set[str]:
 
 
 def referenced_parts(schema: Any) -> set[str]:
-    """The parts that a schema refers to."""
+    """The definitions that a schema refers to."""
     if isinstance(schema, dict):
         inner = {name for value in schema.values() for name in referenced_parts(value)}
         return inner | ({schema["$ref"].rpartition("/")[2]} if "$ref" in schema else set())
@@ -52,7 +52,8 @@ def referenced_parts(schema: Any) -> set[str]:
 
 
 def drop_required(schema: Any) -> Any:
-    """Nothing required: a preset has said it. So a table in part may fit several kinds, and `oneOf` is `anyOf`."""
+    """Nothing is required, since a preset may set it. An incomplete table may then match several kinds: oneOf
+    -> anyOf."""
     if isinstance(schema, dict):
         kept = {name: drop_required(value) for name, value in schema.items() if name not in ("required", "default")}
         return {("anyOf" if name == "oneOf" else name): value for name, value in kept.items()}
@@ -60,7 +61,7 @@ def drop_required(schema: Any) -> Any:
 
 
 def setting_schema(path: str, part: str, parts: Schema) -> Schema:
-    """The schema of a setting by its dotted path, with a word on what it stands for."""
+    """The schema of a setting by its dotted path, with a description."""
     found: list[Schema] = []
     for way in follow_path(path.split("."), part, parts):
         found += [way] if way not in found else []
@@ -69,7 +70,7 @@ def setting_schema(path: str, part: str, parts: Schema) -> Schema:
 
 
 def follow_path(path: list[str], part: str, parts: Schema) -> Iterator[Schema]:
-    """Where a path leads, for each of the kinds that have all of it."""
+    """The schemas at a path, for each kind that has all of it."""
     inner = parts[part]["properties"].get(path[0])
     if inner is not None and len(path) == 1:
         yield inner

@@ -76,7 +76,7 @@ def serve(
 
 
 def name_models(checkpoints: list[str]) -> dict[str, str]:
-    """What each model is called, and where it is."""
+    """Model names and their paths."""
     found: dict[str, str] = {}
     for word in checkpoints:
         name, equals, path = word.partition("=")
@@ -92,12 +92,12 @@ def name_models(checkpoints: list[str]) -> dict[str, str]:
 
 
 def model_name(path: str) -> str:
-    """The folder's own name, or the id of what is fetched."""
+    """The folder's name, or the id of a downloaded model."""
     return Path(path).resolve().name if Path(path).exists() else path.removeprefix("hf:").partition("@")[0]
 
 
 def read_api_keys(key: str | None, file: Path | None) -> list[str]:
-    """What is said is taken; or else what the environment says."""
+    """API keys from the options, or else from the environment."""
     if key is not None and file is not None:
         raise config.ConfigError(f"--api-key-file {file}: there is an --api-key as well; keep one of the two")
     if file is not None:

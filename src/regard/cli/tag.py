@@ -59,7 +59,7 @@ def tag(
 
 
 def show_tags(tags: list[Any]) -> None:
-    """Label, text, probability and place in columns."""
+    """Label, text, probability and position in columns."""
     first, second = (max((len(each[place]) for each in tags), default=0) for place in (3, 0))
     for each in tags:
         print(f"{each.label:<{first}}  {each.text:<{second}}  {each.score:.4f}  {each.start} to {each.stop}")

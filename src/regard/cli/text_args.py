@@ -1,4 +1,4 @@
-"""Texts that a verb is given on the command line, in a file or on stdin; the model it opens; and its progress."""
+"""Text arguments of the verbs: from the command line, a file or stdin; opening a model; and progress."""
 
 import sys
 import time
@@ -27,7 +27,7 @@ ModelArgument = Annotated[
 
 
 def text_records(words: Sequence[str] | None, file: str | None, name: str = "TEXT") -> list[Any]:
-    """A record for each text: what is said of it in the column "text", and what to call it in `where`."""
+    """A record for each text, in the column "text", with its name in `where`."""
     from regard.data.records import Record
 
     if bool(words) == (file is not None):
@@ -41,7 +41,7 @@ def text_records(words: Sequence[str] | None, file: str | None, name: str = "TEX
 
 
 class TextBatch(NamedTuple):
-    """Records to be answered with the numbers of their lines, and the lines that are bad already."""
+    """Records with their line numbers, and the lines already known to be bad."""
 
     records: list[Any]
     lines: list[int]
@@ -60,14 +60,15 @@ class TextBatch(NamedTuple):
         return not self.bad.strict
 
     def line(self, line: int) -> dict[str, int]:
-        """What JSON says of where an answer belongs; nothing for texts on the command line."""
+        """The JSON fields for a result's line number; none for texts on the command line."""
         return {"line": line} if self.from_file else {}
 
 
 def read_text_batch(
     words: Sequence[str] | None, file: str | None, name: str = "TEXT", *, skip: bool = False
 ) -> TextBatch:
-    """The texts on the command line, of which the first bad one raises, or those of a file, of which none does."""
+    """The texts on the command line, of which the first bad one raises, or those of a file, whose bad lines are
+    recorded."""
     if not words and file is not None or words == ["-"] and file is None:
         return read_file_batch(file or "-", skip=skip)
     bad = BadLines(strict=True, skip=skip)
@@ -76,7 +77,7 @@ def read_text_batch(
 
 
 def read_file_batch(place: str, *columns: str, skip: bool = False) -> TextBatch:
-    """The lines of a text, or the records of what holds records, whose `columns` must say something."""
+    """The lines of a text file, or the records of another format, with non-empty `columns`."""
     bad = BadLines(strict=False, skip=skip)
     found = list(readable_records(place, bad))
     if not found and not bad.why:
@@ -99,7 +100,7 @@ def read_file_batch(place: str, *columns: str, skip: bool = False) -> TextBatch:
 
 
 def readable_records(place: str, bad: BadLines) -> Iterator[Any]:
-    """The records of a file that can be read; `bad` hears of the others."""
+    """The readable records of a file; the others go to `bad`."""
     from regard.data.records import BadRecordPolicy, Record
     from regard.data.sources import RECORD_SUFFIXES, find_records
     from regard.files.compression import file_format
@@ -122,7 +123,7 @@ def readable_records(place: str, bad: BadLines) -> Iterator[Any]:
 
 
 def records_of_file(place: str, column: str = "text") -> list[Any]:
-    """The lines of a text, none of which may be empty, or the records of what holds records."""
+    """The lines of a text file, none of which may be empty, or the records of another format."""
     found = read_file_batch(place, column)
     if found.bad.why:
         raise config.DataError(found.bad.why[min(found.bad.why)])
@@ -141,7 +142,7 @@ def check_text(record: Any, column: str = "text") -> Any:
 def open_model(
     path: str, weights: str = "auto", dtype: str = "fp32", specials: str = "parse"
 ) -> Iterator[Any]:  # fmt: skip
-    """The model of a folder; what cannot be asked of it is told with its name."""
+    """Load the model in a folder; errors name it."""
     from regard.inference.load import load_for_inference
 
     model = load_for_inference(path, dtype=dtype, weights=weights, specials=check_specials_option(specials))
@@ -156,14 +157,14 @@ def open_model(
 
 @contextmanager
 def show_progress(total: int) -> Iterator[Callable[[int], None]]:
-    """How much is done, in a line of stderr that moves; only where that is a terminal, and there is some waiting."""
+    """Progress in a moving line on stderr, if that is a terminal and the work takes a while."""
     with show_moving_line() as show:
         yield lambda done: show(f"{done:,} of {total:,}")
 
 
 @contextmanager
 def show_rate(unit: str) -> Iterator[Callable[[int, int | None], None]]:
-    """The same with how many are done in a second; what is done at the first call was done before."""
+    """The same with a rate per second; work before the first call is not counted."""
     first: tuple[int, float] | None = None
 
     def on_progress(done: int, total: int | None) -> None:
@@ -179,7 +180,7 @@ def show_rate(unit: str) -> Iterator[Callable[[int, int | None], None]]:
 
 @contextmanager
 def show_moving_line() -> Iterator[Callable[[str], None]]:
-    """A line of stderr that takes the place of the one before, four times a second at most, and goes in the end."""
+    """A line on stderr that is rewritten at most four times a second, and erased at the end."""
     last, longest = time.monotonic(), 0
 
     def show(line: str) -> None:

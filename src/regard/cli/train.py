@@ -63,14 +63,14 @@ def train(
 
 
 def prepare_folder(out: Path) -> None:
-    """Whether a new run can be there: what stands there already is never written over. The process that holds the
-    folder makes it, and looks again (`lock_folder`)."""
+    """Check that a new run may be created here: existing files are never overwritten. The process that locks the folder
+    creates it, and checks again (`lock_folder`)."""
     if any((out / "checkpoints").glob("step-*")):
         raise config.ConfigError(f"--out {out}: there is a run; `regard resume {out}` continues it, or choose another")
     if (out / "checkpoints").is_dir():
         raise config.ConfigError(f"--out {out}: a run ended there before it saved; `regard resume {out}` begins it "
                                  "again, or remove the folder or choose another")  # fmt: skip
-    if out.is_dir() and not all(map(is_temporary, out.iterdir())):  # a torn first write is nothing
+    if out.is_dir() and not all(map(is_temporary, out.iterdir())):  # an incomplete first write does not count
         raise config.ConfigError(f"--out {out}: the folder is not empty; choose another, or empty it")
     there = next((place for place in (out, *out.absolute().parents) if os.path.lexists(place)), Path("/"))
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
@@ -105,8 +105,8 @@ def check_run(run: Path) -> None:
 
 
 def finish_run(result: Any, json: bool) -> int:
-    """Write the report of a run that came to its end, say how it went, and by which code the process ends."""
-    if result.rank:  # of many processes the first one speaks
+    """Write the report of a finished run, print a summary, and return the exit code."""
+    if result.rank:  # rank 0 reports
         return 128 + int(result.interrupted) if result.interrupted else 0
     from regard.hub import locate
 
@@ -131,7 +131,7 @@ def finish_run(result: Any, json: bool) -> int:
         ] if value])  # fmt: skip
     if result.interrupted:
         print_stderr(f"interrupted at step {result.steps}, which is saved; `regard resume {result.out}` continues it")
-        return 128 + int(result.interrupted)  # as shells count signals: 130 for Ctrl-C, 143 for SIGTERM
+        return 128 + int(result.interrupted)  # as shells do: 130 for Ctrl-C, 143 for SIGTERM
     return 0
 
 

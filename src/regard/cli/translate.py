@@ -1,4 +1,4 @@
-"""regard translate: a text in, its translation out; files and standard input line by line, as they come."""
+"""regard translate: a text in, its translation out; files and standard input line by line, as lines arrive."""
 
 import shutil
 import sys
@@ -25,12 +25,12 @@ from regard.cli.output import (
 from regard.config.generation import BeamSearchParams
 from regard.zoo.packaged import DEFAULT_TRANSLATOR
 
-AT_ONCE = 64  # lines of a file; of standard input one at a time, since a reader may be waiting for each
-FEW = 3  # of the tokens looked at, where the screen is too narrow for all
+AT_ONCE = 64  # lines of a file at once; standard input one at a time, since a reader may wait for each
+FEW = 3  # most attended source tokens shown, where the screen is too narrow for all
 
 
 class SourceLine(NamedTuple):
-    """What to call it, its number, and what stands there: nothing where that cannot be read."""
+    """The name, number and text of a source line; None if the line cannot be read."""
 
     name: str
     number: int
@@ -96,9 +96,9 @@ def translate(
 
 
 def check_search_options(max_new_tokens: int | None, **options: Any) -> dict[str, Any]:
-    """The options of the search that were given, checked before anything is loaded.
+    """Check the given search options before anything is loaded.
 
-    `max_new_tokens` is checked with them and goes to the translator by itself: without it, a text's length decides.
+    `max_new_tokens` is passed separately: without it, the length of the source decides.
     """
     given = {name: value for name, value in options.items() if value is not None}
     config_from_options(
@@ -111,7 +111,7 @@ def translate_lines(
     translator: Any, lines: list[SourceLine], prefix: str, search: dict[str, Any], max_new_tokens: int | None,
     bad: BadLines, cut: bool,
 ) -> Iterator[tuple[SourceLine, Any]]:  # fmt: skip
-    """Each line with its Completion: None for an empty line, and for a bad one, which `bad` is told of."""
+    """Each line with its Completion: None for an empty line, and for a bad one, which is recorded in `bad`."""
     full = [line for line in lines if line.text.strip()]
     numbers = [line.number for line in full]
     found = translator([prefix + line.text for line in full], search, max_new_tokens, [line.name for line in full],
@@ -122,7 +122,7 @@ def translate_lines(
 
 
 def load_translator(path: str, loading: dict[str, Any]) -> Any:
-    """The translator in a folder; what it lacks is told with the folder's name."""
+    """Load the translation model in a folder; errors name the folder."""
     from regard.inference.load import load_for_inference
     from regard.inference.translation import Translator
 
@@ -137,7 +137,7 @@ def load_translator(path: str, loading: dict[str, Any]) -> Any:
 
 
 def input_lines(words: str | None, file: str | None, bad: BadLines) -> Iterator[SourceLine]:
-    """The lines to translate, from wherever they come; a text on the command line must say something."""
+    """The lines to translate; a text on the command line must not be empty."""
     if (words is None) == (file is None):
         what = "there is none" if words is None else f"there is --file {file} as well"
         raise config.ConfigError(f"TEXT: {what}; give a text or --file FILE, one of the two")
@@ -153,7 +153,7 @@ def input_lines(words: str | None, file: str | None, bad: BadLines) -> Iterator[
 
 
 def number_lines(name: str, lines: Iterable[bytes], bad: BadLines) -> Iterator[SourceLine]:
-    """Lines with their numbers, each as soon as it is there."""
+    """Lines with their numbers, as they arrive."""
     for place, raw in enumerate(lines, 1):
         try:
             yield SourceLine(f"{name}: line {place}", place, raw.decode("utf8").rstrip("\r\n"))
@@ -164,7 +164,7 @@ def number_lines(name: str, lines: Iterable[bytes], bad: BadLines) -> Iterator[S
 
 
 def stdin_lines() -> Iterator[tuple[str, str]]:
-    """Lines of standard input with what to call them, each as soon as it is there; a bad one raises."""
+    """Lines of standard input with their names, as they arrive; a bad one raises."""
     return ((line.name, line.text) for line in number_lines("standard input", stdin_bytes(), BadLines(strict=True)))
 
 
@@ -172,7 +172,7 @@ def stdin_lines() -> Iterator[tuple[str, str]]:
 
 
 def translation_record(line: SourceLine, one: Any, seen: Any, wrong: str | None, counted: bool) -> dict[str, Any]:
-    """One object a line; an empty line has no translations, and a bad one says why."""
+    """One JSON object per line; an empty line has no translations, a bad one has a reason."""
     every = [] if one is None else [one, *one.others]
     told = [{"text": each.text, "score": each.score, "tokens": len(each.ids), "reason": each.reason} for each in every]
     made: dict[str, Any] = {"source": line.text, "text": "" if one is None else one.text, "translations": told}
@@ -184,7 +184,7 @@ def translation_record(line: SourceLine, one: Any, seen: Any, wrong: str | None,
 
 
 def show_translation(one: Any, seen: Any, scores: bool, first: bool) -> None:
-    """A line for each line; with scores, one for each translation, and an empty line between texts."""
+    """One line of output per line; with scores one per translation, and an empty line between texts."""
     if scores and not first:
         print()
     if one is None:
@@ -196,7 +196,7 @@ def show_translation(one: Any, seen: Any, scores: bool, first: bool) -> None:
 
 
 def alignment_table(seen: Any, columns: int) -> Iterable[str]:
-    """Target tokens down, source tokens across; where that is too wide, the few that each one looked at most."""
+    """Target tokens down, source tokens across; if that is too wide, the most attended ones of each."""
     wide = max(map(len, seen.target))
     widths = [max(len(token), 3) for token in seen.source]
     weights = seen.weights.tolist()
@@ -213,5 +213,5 @@ def alignment_table(seen: Any, columns: int) -> Iterable[str]:
 
 
 def alignment_cell(weight: float) -> str:
-    """Two digits, and a dot for nearly nothing, so that the eye finds the rest."""
+    """Two digits, and a dot for nearly zero."""
     return "·" if weight < 0.005 else "1.0" if weight > 0.995 else f"{weight:.2f}"[1:]

@@ -1,8 +1,8 @@
-"""A verb of the command line, whose options may be typed under the names that other libraries have for them.
+"""Option aliases: a verb accepts the option names of other libraries.
 
     regard generate runs/lab --max-tokens 50      is read as      regard generate runs/lab --max-new-tokens 50
 
-An alias is read only where the verb has the option that it stands for and none of the alias's own name.
+An alias applies only if the verb has its target option and no option of the alias's own name.
 """
 
 from typing import Any
@@ -11,7 +11,7 @@ from typer.core import TyperCommand
 
 from regard.config.aliases import generation_aliases
 
-# Options that are settings of no config class: other names of them, those of regard 0.1.0 among them.
+# Aliases of options that are settings of no config class, among them those of regard 0.1.0.
 OPTION_ALIASES = {
     "all-words": "words", "api-key": "key", "api-key-file": "key-file", "bleu-tokenize": "tokenize tokenise",
     "by-group": "group", "calibration-prompt": "neutral", "example-order": "order", "layer-diff": "layers",
@@ -24,7 +24,7 @@ OPTION_ALIASES = {
 
 
 def option_aliases() -> dict[str, list[str]]:
-    """Every alias, without its dashes, and the options that it may stand for: the verb decides."""
+    """Every alias, without its dashes, and its possible target options: the verb decides."""
     found: dict[str, list[str]] = {}
     for alias, setting in generation_aliases().items():
         found.setdefault(alias.replace("_", "-"), []).append(setting.replace("_", "-"))
@@ -35,7 +35,7 @@ def option_aliases() -> dict[str, list[str]]:
 
 
 class VerbCommand(TyperCommand):
-    """A verb that reads aliases of its options."""
+    """A command that accepts aliases of its options."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         own, aliases = {name for each in self.params for name in (*each.opts, *each.secondary_opts)}, option_aliases()

@@ -1,16 +1,16 @@
 """Audio embeddings: log-mel spectrogram, raw frames at one rate or several, or a spectrogram through convolutions.
 
-    mel         samples ── windows ── |FFT|^2 ── bands ── log ──►  (windows, mels), a few of them a token
-    frames      samples ── stretches ──►  tokens
-    rates       every 100th ── stretches ──┐
-                every 10th  ── stretches ──┼──►  tokens, coarse ones first, each at the time where it begins
-                all         ── stretches ──┘
+    mel         samples ── windows ── |FFT|^2 ── bands ── log ──►  (windows, mels), a few windows per token
+    frames      samples ── frames ──►  tokens
+    rates       every 100th ── frames ──┐
+                every 10th  ── frames ──┼──►  tokens, coarse rates first, each positioned at its start time
+                all         ── frames ──┘
     convolved   samples ── windows around every hop-th ── log-mel ──►  (B, M, W)          (Whisper: Radford et al. 2022)
                 (B, M, W) ── 3 windows ── GELU ── 3 at every other one ── GELU ──►  a token for each pair of windows
 
-T samples, W windows, M mel bands. Windows begin at the first sample and silence follows the last one, so a sound means
-the same alone and beside longer ones. For `conv` every sound is as long as the front end takes, filled with
-silence, and mirrored where it begins and ends.
+T samples, W windows, M mel bands. Windows start at the first sample, and silence pads the end, so a sound has the same
+tokens alone and in a batch with longer ones. For `conv` every sound is padded with silence to the full length, with
+reflection padding at both ends.
 """
 
 import math
@@ -27,13 +27,13 @@ from regard.core.model import FRONT_ENDS
 from regard.core.tokens import Tokens, grid_tokens, sequence_tokens
 from regard.inputs.cost import FrontEndCost, TrunkCost, linear_flops
 
-FLOOR = 1e-10  # of the power whose logarithm is taken
+FLOOR = 1e-10  # smallest power before the logarithm
 EPS = 1e-5
-DEPTH = 8.0  # powers of ten below the loudest band of a sound
+DEPTH = 8.0  # powers of ten below the loudest band, the floor of Whisper's scaling
 
 
 class MelSpectrogram(nn.Module):
-    """A log-mel spectrogram, `frames_per_token` windows of it a token."""
+    """Log-mel spectrogram tokens, each of `frames_per_token` windows."""
 
     def __init__(self, c: config.AudioEmbedding, width: int) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class MelSpectrogram(nn.Module):
         self.map = nn.Linear(self.way.frames_per_token * (self.way.bands_per_token or self.way.n_mels), width)
 
     def forward(self, samples: Tensor, real: Tensor | None, hide: Tensor | None = None) -> Tokens:
-        """`hide` (B, pieces, 4) names parts of the spectrogram that are not heard: first window and band, how many."""
+        """`hide` (B, pieces, 4) are SpecAugment masks: first window, windows, first band, bands."""
         way, steps = self.way, self.way.steps(samples.shape[1])
         table = log_mel_spectrogram(samples, way, self.c.sample_rate, steps * way.frames_per_token)  # (B, W, M)
         keep = (
@@ -59,7 +59,7 @@ class MelSpectrogram(nn.Module):
         return grid_tokens(x, (steps, way.rows)) if way.bands_per_token is not None else sequence_tokens(x)
 
     def cost(self) -> Counter[str]:
-        """The bands are gathered by a product too."""
+        """The filterbank is a matrix product too."""
         way, count = self.way, self.c.count
         prepared = 2 * way.steps(self.c.limit) * way.frames_per_token * (way.win_length // 2 + 1) * way.n_mels
         return Counter({"input": linear_flops(self, count), "prepared": prepared})
@@ -68,8 +68,8 @@ class MelSpectrogram(nn.Module):
 def log_mel_spectrogram(
     samples: Tensor, c: config.MelSpectrogram, rate: int, count: int
 ) -> Tensor:  # (B, T) -> (B, count, M)
-    """The logarithm of the power in each band, for `count` windows of a Hann shape."""
-    with torch.autocast(samples.device.type, enabled=False):  # fewer bits would be heard
+    """Log-mel spectrogram: the logarithm of the power in each band, for `count` Hann windows."""
+    with torch.autocast(samples.device.type, enabled=False):  # lower precision would be audible
         longer = (count - 1) * c.hop_length + c.win_length - samples.shape[1]
         return mel_bands(
             F.pad(samples.float(), (0, max(0, longer))).unfold(1, c.win_length, c.hop_length)[:, :count], c, rate
@@ -86,14 +86,14 @@ def mel_bands(frames: Tensor, c: config.MelSpectrogram, rate: int) -> Tensor:  #
 def mel_filterbank(
     c: config.MelSpectrogram, rate: int, device: torch.device | None = None
 ) -> Tensor:  # (window//2 + 1, M)
-    """Triangles over the frequencies, evenly apart on the mel scale, each of area one (Slaney) or height one (HTK)."""
+    """Triangular mel filters, evenly spaced on the mel scale, each of area one (Slaney) or height one (HTK)."""
     high = rate / 2 if c.f_max is None else c.f_max
     ends = torch.tensor([c.f_min, high], dtype=torch.float64, device=device)
     low_mel, high_mel = hertz_to_mel(ends, c.mel_scale)
     steps = torch.linspace(0, 1, c.n_mels + 2, dtype=torch.float64, device=device)
     edges = mel_to_hertz(low_mel + (high_mel - low_mel) * steps, c.mel_scale)
     bins = torch.linspace(0, rate / 2, c.win_length // 2 + 1, dtype=torch.float64, device=device)
-    if c.win_length % 2:  # an odd window has no bin at half the rate
+    if c.win_length % 2:  # an odd window has no bin at the Nyquist frequency
         bins = torch.arange(c.win_length // 2 + 1, dtype=torch.float64, device=device) * (rate / c.win_length)
     left, middle, right = edges[:-2], edges[1:-1], edges[2:]
     up, down = (bins[:, None] - left) / (middle - left), (right - bins[:, None]) / (right - middle)
@@ -115,7 +115,7 @@ def mel_to_hertz(mel: Tensor, scale: str) -> Tensor:
 
 
 def normalize_spectrogram(table: Tensor, normal: bool | str, keep: Tensor | None = None) -> Tensor:  # (B, W, M), (B, W)
-    """Logarithms as a model is to hear them: by their own mean and deviation, by the loudest, or as they are."""
+    """Normalise log-mel values: by their own mean and standard deviation, by the loudest, or not at all."""
     if normal == "peak":
         table = table / math.log(10)
         return (torch.maximum(table, table.amax((1, 2), keepdim=True) - DEPTH) + 4) / 4
@@ -123,7 +123,7 @@ def normalize_spectrogram(table: Tensor, normal: bool | str, keep: Tensor | None
 
 
 def standardize(table: Tensor, keep: Tensor | None) -> Tensor:  # (B, W, M), (B, W)
-    """Mean 0 and deviation 1 over the windows that are kept."""
+    """Standardise to mean 0 and deviation 1 over the windows in `keep`."""
     weight = torch.ones_like(table[..., :1]) if keep is None else keep.to(table.dtype)[..., None]
     count = (weight.sum((1, 2), keepdim=True) * table.shape[2]).clamp(min=1)
     far = table - (table * weight).sum((1, 2), keepdim=True) / count
@@ -131,7 +131,7 @@ def standardize(table: Tensor, keep: Tensor | None) -> Tensor:  # (B, W, M), (B,
 
 
 def spec_augment_mask(hide: Tensor, windows: int, mels: int) -> Tensor:  # (B, pieces, 4) -> (B, W, M)
-    """True where a piece lies: pieces are (first window, windows, first band, bands)."""
+    """SpecAugment mask, True where hidden: pieces are (first window, windows, first band, bands)."""
     time, pitch = torch.arange(windows, device=hide.device), torch.arange(mels, device=hide.device)
     first, long, low, wide = hide[..., None].unbind(2)
     when, which = (time >= first) & (time < first + long), (pitch >= low) & (pitch < low + wide)
@@ -139,7 +139,7 @@ def spec_augment_mask(hide: Tensor, windows: int, mels: int) -> Tensor:  # (B, p
 
 
 class RawFrames(nn.Module):
-    """Stretches of raw samples."""
+    """Tokens from frames of raw samples."""
 
     def __init__(self, c: config.AudioEmbedding, width: int) -> None:
         super().__init__()
@@ -156,7 +156,7 @@ class RawFrames(nn.Module):
 
 
 class MultiRateFrames(nn.Module):
-    """Stretches of raw samples at several rates, a map and a trained vector for each."""
+    """Tokens from frames of raw samples at several rates, with a projection and a trained vector for each rate."""
 
     def __init__(self, c: config.AudioEmbedding, width: int) -> None:
         super().__init__()
@@ -183,13 +183,13 @@ class MultiRateFrames(nn.Module):
 
 
 def frame_samples(samples: Tensor, size: int) -> Tensor:  # (B, T) -> (B, N, size)
-    """All samples, `size` at a time; silence fills the last stretch."""
+    """All samples in frames of `size`; the last frame is padded with silence."""
     whole: Tensor = F.pad(samples, (0, -samples.shape[1] % size)).unflatten(1, (-1, size))
     return whole
 
 
 def normalize_samples(samples: Tensor, real: Tensor | None, size: int) -> Tensor:
-    """Samples whose mean square is one, over the stretches that are real."""
+    """Samples scaled to a mean square of one over the real frames."""
     count = -(-samples.shape[1] // size) if real is None else real.sum(1, keepdim=True)
     power = samples.float().square().sum(1, keepdim=True) / (count * size)
     return samples / (power + EPS**2).sqrt()
@@ -199,7 +199,7 @@ AUDIO_FEATURES: dict[str, Any] = {"mel": MelSpectrogram, "raw": RawFrames, "mult
 
 
 class AudioEmbedding(nn.Module):
-    """Samples (B, T) to Tokens; `real` (B, N) says which of the tokens are sound, where some are padding."""
+    """Audio front end: samples (B, T) to Tokens; `real` (B, N) marks real tokens where some are padding."""
 
     def __init__(self, c: config.AudioEmbedding, width: int) -> None:
         super().__init__()
@@ -219,7 +219,7 @@ class AudioEmbedding(nn.Module):
         return tokens
 
     def count(self, x: Tensor) -> int:
-        """How many tokens each sound becomes; refuses what is no sound."""
+        """The number of tokens of each sound; raises if the input is not audio."""
         c, way = self.c, self.c.features
         if x.dim() == 2 and 0 < x.shape[1] <= c.limit:
             return c.tokens(x.shape[1])
@@ -244,7 +244,7 @@ FRONT_ENDS["audio"] = AudioEmbedding
 
 
 class ConvSpectrogram(nn.Module):
-    """Samples (B, T), or their spectrogram (B, M, W) as another library has made it, to Tokens."""
+    """Convolutional spectrogram embedding (Whisper): samples (B, T), or a ready spectrogram (B, M, W), to Tokens."""
 
     def __init__(self, c: config.AudioEmbedding, width: int) -> None:
         super().__init__()
@@ -254,7 +254,7 @@ class ConvSpectrogram(nn.Module):
         self.second = nn.Conv1d(width, width, 3, stride=2, padding=1)
 
     def forward(self, samples: Tensor, real: Tensor | None, hide: Tensor | None = None) -> Tokens:
-        """`hide` names parts of the spectrogram that are not heard, as for mel tokens."""
+        """`hide` are SpecAugment masks, as for mel tokens."""
         table = samples if samples.dim() == 3 else self.spectrogram(samples)
         if hide is not None:
             table = table.masked_fill(spec_augment_mask(hide, table.shape[2], table.shape[1]).mT, 0.0)
@@ -263,7 +263,7 @@ class ConvSpectrogram(nn.Module):
 
     def spectrogram(self, samples: Tensor) -> Tensor:  # (B, T) -> (B, M, W)
         way, limit = self.way, self.c.limit
-        with torch.autocast(samples.device.type, enabled=False):  # fewer bits would be heard
+        with torch.autocast(samples.device.type, enabled=False):  # lower precision would be audible
             whole = F.pad(samples.float(), (0, limit - samples.shape[1]))
             mirrored = F.pad(whole, (way.win_length // 2, way.win_length // 2), mode="reflect")
             frames = mirrored.unfold(1, way.win_length, way.hop_length)[:, : way.windows(limit)]

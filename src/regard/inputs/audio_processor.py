@@ -17,12 +17,12 @@ from regard.data.readers.audio_segments import AUDIO_COLUMN
 from regard.data.records import Record
 from regard.inputs.processors import PROCESSORS, TensorExample
 
-ROUND = 8  # batches are as long as a multiple of so many tokens in time, so that there are few lengths
+ROUND = 8  # batch lengths are multiples of so many tokens, so that there are few shapes
 
 
 class AudioProcessor:
-    """A file, a cut of one ("a.wav#5145+5148"), samples from -1 to 1 at the rate of model.embed.sample_rate, or with
-    their own rate: (samples, rate)."""
+    """Audio processor for a file, a segment ("a.wav#5145+5148"), samples from -1 to 1 at model.embed.sample_rate, or
+    samples with another rate: (samples, rate)."""
 
     column = AUDIO_COLUMN
 
@@ -33,7 +33,7 @@ class AudioProcessor:
 
     @property
     def about(self) -> dict[str, Any]:
-        """What examples depend on: not on what a token is."""
+        """The settings that examples depend on; the token size is not one."""
         return {"sound": 1, **{name: getattr(self.front, name) for name in ("sample_rate", "max_seconds", "too_long")}}
 
     def example(self, record: Record, name: str) -> TensorExample:
@@ -50,7 +50,7 @@ class AudioProcessor:
         return {"sound": samples[: c.limit]}
 
     def resample(self, found: Any, rate: int, where: str) -> Tensor:
-        """Samples of another rate, as `read_audio` takes them from a file."""
+        """Resample samples as `read_audio` does for a file."""
         samples, c = parse_samples(found, where), self.front
         if rate < 1:
             raise DataError(f"{where} has a rate of {rate} samples a second; give the one that it was recorded with")
@@ -63,7 +63,7 @@ class AudioProcessor:
         return resample(to_mono(samples[: max(1, int(c.max_seconds * rate))], where), rate, c.sample_rate, where)
 
     def blank(self, context: int) -> TensorExample:
-        """An example without content, to count what a model costs: as long as can be."""
+        """An empty example of maximum length, to count costs."""
         return {"sound": torch.zeros(self.front.limit)}
 
     def length(self, example: TensorExample) -> int:
@@ -84,14 +84,14 @@ class AudioProcessor:
 
     @property
     def step(self) -> int:
-        """Samples in a few tokens."""
+        """Samples per token, at the coarsest rate."""
         way = self.front.features
         if isinstance(way, config.MelSpectrogram | config.ConvSpectrogram):
             return ROUND * way.hop_length * (way.frames_per_token if isinstance(way, config.MelSpectrogram) else 2)
         return ROUND * way.frame_size * (way.strides[-1] if isinstance(way, config.MultiRateFrames) else 1)
 
     def real(self, samples: int, width: int) -> Tensor:  # (N,)
-        """Which tokens of a batch this wide are sound."""
+        """Which tokens of a padded row are real."""
         way = self.front.features
         if isinstance(way, config.MultiRateFrames):
             each = zip(way.each(samples), way.each(width), strict=True)
@@ -99,7 +99,7 @@ class AudioProcessor:
         return torch.arange(self.front.tokens(width)) < self.front.tokens(samples)
 
     def hide(self, samples: int, vary: config.AudioAugment, chance: Generator) -> Tensor:  # (pieces, 4)
-        """Stretches of time and of frequency that will not be heard."""
+        """Random SpecAugment masks in time and frequency."""
         way = self.front.features
         assert isinstance(way, config.MelSpectrogram | config.ConvSpectrogram)
         windows = way.windows(samples)
@@ -109,8 +109,7 @@ class AudioProcessor:
 
 
 def samples_with_rate(found: Any) -> tuple[Any, int] | None:
-    """Samples and their rate, where they are given together: (samples, rate), or a table as datasets of the hub have
-    them."""
+    """Samples with their rate: (samples, rate), or a dict as in hub datasets."""
     if isinstance(found, Mapping) and "array" in found and "sampling_rate" in found:
         return found["array"], int(found["sampling_rate"])
     if isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], Integral) and hasattr(found[0], "__len__"):
@@ -119,7 +118,7 @@ def samples_with_rate(found: Any) -> tuple[Any, int] | None:
 
 
 def parse_samples(found: Any, where: str) -> Tensor:  # (T, channels)
-    """Samples in a list, an array or a tensor: of one channel, or a row of channels at each moment."""
+    """Samples from a list, an array or a tensor: mono, or one row of channels per sample."""
     try:
         table = (found if isinstance(found, Tensor) else torch.tensor(found)).float()
     except (TypeError, ValueError, RuntimeError):
@@ -131,7 +130,7 @@ def parse_samples(found: Any, where: str) -> Tensor:  # (T, channels)
 
 
 def augment_audio(sound: Tensor, c: config.AudioAugment, front: config.AudioEmbedding, chance: Generator) -> Tensor:
-    """The same sound a little faster or slower, later, and with noise; never longer than the front end takes."""
+    """Augmented audio: changed in speed, shifted in time, with noise; never longer than the front end allows."""
     speed, shift, noise = torch.rand(3, generator=chance).tolist()
     if c.speed:
         factor = math.exp((2 * speed - 1) * math.log1p(c.speed))
@@ -146,7 +145,7 @@ def augment_audio(sound: Tensor, c: config.AudioAugment, front: config.AudioEmbe
 
 
 def random_span(whole: int, most: float, chance: Generator) -> tuple[int, int]:
-    """Where a hidden stretch begins and how long it is."""
+    """The start and length of a random masked span."""
     size = int(torch.randint(int(whole * most) + 1, (), generator=chance))
     return int(torch.randint(whole - size + 1, (), generator=chance)), size
 

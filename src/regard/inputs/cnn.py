@@ -2,8 +2,8 @@
 
     an image ─ 3 x 3 ─ blocks ─ half the side ─ blocks ─ half the side ─ blocks ─►  tokens on a grid
 
-With a trunk whose mixer is `none` behind it this is a residual network (He et al. 2016); with attention behind it, a
-mixture of both. For pixels the same blocks see only what is above and before (PixelCNN: van den Oord et al. 2016).
+Followed by a trunk with mixer `none` this is a residual network (He et al. 2016), with attention a hybrid. For pixels,
+masked convolutions depend only on pixels above and to the left (PixelCNN: van den Oord et al. 2016).
 Letters: C channels, H rows, W columns.
 """
 
@@ -22,7 +22,8 @@ from regard.inputs.image import PixelEmbedding, check_images, check_pixel_grid, 
 
 
 class ResidualConv(nn.Module):
-    """x + f(x), where f is twice: norm, ReLU, 3 x 3. Where a stage begins, x is halved and widened on its way past."""
+    """Residual block: x + f(x), f is twice norm, ReLU, 3 x 3. At the start of a stage the shortcut halves and
+    widens x."""
 
     def __init__(self, width: int, wider: int, step: int) -> None:
         super().__init__()
@@ -42,7 +43,7 @@ def group_norm(width: int) -> nn.GroupNorm:
 
 
 class ConvEmbedding(nn.Module):
-    """Images (B, C, H, W) to Tokens on the grid of the last stage."""
+    """Convolutional embedding: images (B, C, H, W) to Tokens on the grid of the last stage."""
 
     def __init__(self, c: config.ConvEmbedding, width: int) -> None:
         super().__init__()
@@ -62,7 +63,7 @@ class ConvEmbedding(nn.Module):
         return grid_tokens(self.map(F.relu(self.norm(x))).flatten(2).mT, (self.c.side, self.c.side))
 
     def cost(self, context: int, trunk_cost: TrunkCost) -> FrontEndCost:
-        """A convolution's weights multiply every place that it makes."""
+        """FLOPs: a convolution's weights are used at every output position."""
         side = self.c.image_size
         parts = Counter({"patches": linear_flops(self.stem, side * side)})  # pixels need no gradient
         for block in self.blocks:
@@ -79,9 +80,9 @@ class ConvEmbedding(nn.Module):
 
 
 class MaskedConv(nn.Module):
-    """A convolution that sees `reach` rows above and as many pixels before in its own row; with `own`, its own too.
+    """Causal convolution over `reach` rows above and as many pixels to the left; with `own`, also the pixel itself.
 
-    A masked convolution is two plain ones: nothing is multiplied that a mask would take away.
+    It is two unmasked convolutions: no masked weight is ever multiplied.
     """
 
     def __init__(self, width: int, wider: int, reach: int, own: bool) -> None:
@@ -97,7 +98,7 @@ class MaskedConv(nn.Module):
 
 
 class MaskedBottleneck(nn.Module):
-    """x + f(x): half as wide, what is above and before, as wide again."""
+    """Residual bottleneck: x + f(x) with a masked convolution at half width."""
 
     def __init__(self, width: int, dropout: float = 0.0) -> None:
         super().__init__()
@@ -111,7 +112,7 @@ class MaskedBottleneck(nn.Module):
 
 
 class MaskedConvEmbedding(PixelEmbedding):
-    """Images (B, rows, columns) of palette ids to Tokens: what stands at place i has seen the pixels before it alone.
+    """PixelCNN embedding: palette ids (B, rows, columns) to Tokens; token i depends only on the pixels before it.
 
     It reads whole images, and has no cache.
     """

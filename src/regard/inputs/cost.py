@@ -1,8 +1,8 @@
-"""FLOPs of front ends: each declares its own by a method `cost`, and says what it is in a line by `describe`.
+"""FLOPs of front ends: each declares its own in a method `cost`, and a line of description in `describe`.
 
-An embedding lookup is no product, and a Fourier transform is none that is counted. Projections of raw data ("patches",
-"input") need no gradient of their input, and what has no weights at all ("prepared") costs nothing in backward. A
-custom front end that declares nothing goes by its class, and every linear layer in it counts once for every token.
+Embedding lookups are no matrix products, and Fourier transforms are not counted. Projections of raw data ("patches",
+"input") need no gradient of their input, and parts without weights ("prepared") cost nothing in backward. A custom
+front end without `cost` is counted by its class: every linear layer once for every token.
 """
 
 from collections import Counter
@@ -14,16 +14,16 @@ from torch import nn
 
 from regard.attention.cost import GridShape
 
-# How the cost of a mixer or of a recurrent cell grows with the length: a formula, and its power of n.
+# How the cost of a mixer or recurrent cell grows with the length: a formula, and its power of n.
 MIXER_GROWTH: dict[str, tuple[str, float]] = {}
-TrunkCost = Callable[[Any, int, GridShape], Counter[str]]  # what a trunk multiplies: (trunk, tokens, their grid)
+TrunkCost = Callable[[Any, int, GridShape], Counter[str]]  # FLOPs of a trunk by part: (trunk, tokens, their grid)
 
 
 @dataclass(frozen=True)
 class FrontEndCost:
-    """Operations by part for one example, and what comes out: so many tokens, on a grid if they fill an image.
+    """FLOPs by part for one example, and the number of output tokens, with their grid if they fill an image.
 
-    `rows` are sequences that one example becomes: a series whose channels are read one by one has as many.
+    `rows` is the number of sequences that an example becomes: one for each channel of a channel-independent series.
     """
 
     parts: Counter[str]
@@ -33,7 +33,7 @@ class FrontEndCost:
 
 
 def front_end_cost(embed: nn.Module, context: int, trunk_cost: TrunkCost) -> FrontEndCost:
-    """What a front end multiplies; texts have `context` tokens, everything else as many as it says."""
+    """FLOPs of a front end; text has `context` tokens, other inputs their own number."""
     if declared := getattr(embed, "cost", None):
         found: FrontEndCost = declared(context, trunk_cost)
         return found
@@ -42,17 +42,17 @@ def front_end_cost(embed: nn.Module, context: int, trunk_cost: TrunkCost) -> Fro
 
 
 def describe_front_end(embed: nn.Module) -> str:
-    """What a front end takes and makes, in a line."""
+    """A line on a front end's input and output."""
     declared = getattr(embed, "describe", None)
     return declared() if declared else type(embed).__name__
 
 
 def linear_flops(part: nn.Module, tokens: int) -> int:
-    """Every weight matrix of a part multiplies every token once; a convolution over patches is such a matrix."""
+    """FLOPs if every weight matrix multiplies every token once; a convolution over patches is such a matrix."""
     layers = (layer for layer in part.modules() if isinstance(layer, nn.Linear | nn.Conv2d))
     return sum(2 * layer.weight.numel() * tokens for layer in layers)
 
 
 def matrix_flops(part: nn.Module) -> int:
-    """Operations for one token: every matrix multiplies it once."""
+    """FLOPs for one token: every matrix multiplies it once."""
     return sum(2 * weight.numel() for weight in part.parameters() if weight.dim() > 1)

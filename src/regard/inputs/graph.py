@@ -1,6 +1,6 @@
-"""Graph embedding and GraphProcessor: a node is a token, in whatever order, and the adjacency goes along as `edges`.
+"""Graph embedding and GraphProcessor: nodes are tokens, in any order, and `edges` holds the adjacency.
 
-features (B, N, F) ─ linear ─┐                             mask "edges"        neighbours alone are seen
+features (B, N, F) ─ linear ─┐                             mask "edges"        attention to neighbours only
 or tags (B, N) ── embedding ─┼─ + ─►  Tokens x, edges ──►  position "graph_distance"  distances as a bias on the scores
 encodings ─────── linear ────┤                             mixer "graph_conv"       a mean over neighbours (GCN)
 degrees ───────── embedding ─┘                             none of them        nodes are a set
@@ -30,7 +30,7 @@ ENCODINGS = ("laplacian_pe", "random_walk_pe")
 
 
 class GraphEmbedding(nn.Module):
-    """Nodes (B, N, F) or (B, N) to Tokens without coordinates: positions that count places refuse them."""
+    """Graph front end: nodes (B, N, F) or (B, N) to Tokens without coordinates, which sequence positions refuse."""
 
     def __init__(self, c: config.GraphEmbedding, width: int) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class GraphEmbedding(nn.Module):
         self, nodes: Tensor, *, edges: Tensor | None = None, real: Tensor | None = None,
         laplacian_pe: Tensor | None = None, random_walk_pe: Tensor | None = None,
     ) -> Tokens:  # fmt: skip
-        """edges (B, N, N), True where two are joined; real (B, N); the encodings (B, N, k) by `encodings`."""
+        """edges (B, N, N), True where two nodes are joined; real (B, N); `encodings` (B, N, k) by name."""
         x = self.embed_features(nodes)
         if self.c.node_dropout and self.training:
             x = x * F.dropout(x.new_ones(*x.shape[:2], 1), self.c.node_dropout)
@@ -61,7 +61,7 @@ class GraphEmbedding(nn.Module):
         return Tokens(x=x, order=order, coords=nowhere, is_real=real, edges=edges, is_plain=real is None)
 
     def embed_features(self, nodes: Tensor) -> Tensor:  # (B, N, D)
-        """What the nodes carry, as vectors."""
+        """Features or tags as vectors."""
         c, shape = self.c, tuple(nodes.shape)
         if isinstance(self.nodes, nn.Embedding):
             if nodes.dim() != 2:
@@ -77,7 +77,7 @@ class GraphEmbedding(nn.Module):
         return self.nodes(F.dropout(features, c.dropout, self.training))  # type: ignore[no-any-return]
 
     def select_encodings(self, **given: Tensor | None) -> list[Tensor]:
-        """The encodings that the setting asks for, all of them and no other."""
+        """The encodings of the config, all of them and no others."""
         for name, table in given.items():
             asked, got = getattr(self.c, name), 0 if table is None else table.shape[-1]
             if asked != got:
@@ -85,7 +85,7 @@ class GraphEmbedding(nn.Module):
         return [table for table in given.values() if table is not None]
 
     def cost(self, context: int, trunk_cost: TrunkCost) -> FrontEndCost:
-        """Each hop goes over all pairs of nodes."""
+        """FLOPs: each hop covers all pairs of nodes."""
         nodes, width = self.c.max_nodes, self.nodes.weight.shape[0 if isinstance(self.nodes, nn.Linear) else 1]
         operations = linear_flops(self, nodes) + 2 * self.c.hops * nodes * nodes * width
         return FrontEndCost(Counter({"input": operations}), nodes)
@@ -103,7 +103,7 @@ def require_edges(edges: Tensor | None, name: str) -> Tensor:
 
 
 def compute_graph_encodings(c: config.GraphEmbedding, joined: Tensor) -> dict[str, Tensor]:
-    """The positional encodings that a front end asks for, of graphs (B, N, N) or of one (N, N), by name."""
+    """The positional encodings of a front end, for graphs (B, N, N) or one graph (N, N), by name."""
     if joined.dim() == 3:
         rows = [compute_graph_encodings(c, each) for each in joined]
         return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
@@ -118,7 +118,7 @@ def compute_graph_encodings(c: config.GraphEmbedding, joined: Tensor) -> dict[st
 
 
 class GraphProcessor:
-    """Graphs of records, padded to the largest of a batch; in training the signs of eigenvectors are drawn anew."""
+    """Graph processor: graphs padded to the largest of a batch; in training the signs of eigenvectors are random."""
 
     column = "graph"
 
@@ -132,7 +132,7 @@ class GraphProcessor:
 
     @property
     def about(self) -> dict[str, int]:
-        """What examples depend on."""
+        """The settings that examples depend on."""
         return {name: getattr(self.front, name) for name in ("features", "num_tags", *ENCODINGS)}
 
     def example(self, record: Record, name: str) -> TensorExample:
@@ -140,11 +140,11 @@ class GraphProcessor:
         found = {"edges": graph.edges, "nodes": self.nodes(graph, record.where)}
         same = [
             hash_row({name: table}) for name, table in found.items()
-        ]  # the first tensor tells one graph from another
+        ]  # the first tensor is hashed to identify the graph
         return {"same": torch.tensor(same), **found, **compute_graph_encodings(self.front, graph.joined)}
 
     def nodes(self, graph: Given, where: str) -> Tensor:
-        """What the nodes carry, as the front end takes it."""
+        """The node features or tags, as the front end expects them."""
         c = self.front
         found, kind, other = (graph.tags, "tags", "nodes") if c.num_tags else (graph.features, "nodes", "tags")
         if found is None:
@@ -163,7 +163,7 @@ class GraphProcessor:
         return found
 
     def blank(self, context: int) -> TensorExample:
-        """The largest graph there may be, with nothing in it."""
+        """An empty graph of maximum size, to count costs."""
         c = self.front
         nodes = torch.zeros(c.max_nodes, dtype=torch.long) if c.num_tags else torch.zeros(c.max_nodes, c.features)
         tables = {name: torch.zeros(c.max_nodes, getattr(c, name)) for name in ENCODINGS if getattr(c, name)}
@@ -189,7 +189,7 @@ def random_signs(rows: int, count: int, chance: torch.Generator) -> Tensor:  # (
 
 
 def pad_nodes(tables: Sequence[Tensor], real: Tensor) -> Tensor:
-    """(B, N, ...) one table after the other where nodes are real, and zeros elsewhere."""
+    """(B, N, ...) tables concatenated at real nodes, zeros elsewhere."""
     made = tables[0].new_zeros(*real.shape, *tables[0].shape[1:])
     made[real] = torch.cat(list(tables))
     return made

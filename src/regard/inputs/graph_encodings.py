@@ -1,9 +1,9 @@
 """Graph encodings: Laplacian, random-walk and distance encodings of nodes, the distance bias, graph convolution.
 
-waves       eigenvectors of the Laplacian I - D^-1/2 A D^-1/2: smooth over the graph, as sines are over a line
-walks       diag(A D^-1), diag((A D^-1)^2), ...: how likely a random walk is back after so many steps
-distances   how many edges lie between two nodes
-sharing     D^-1/2 A D^-1/2: what a node gets of what its neighbours have
+laplacian    eigenvectors of I - D^-1/2 A D^-1/2: smooth over the graph, as sines are over a line
+random walk  diag(A D^-1), diag((A D^-1)^2), ...: the probability of return after 1, 2, ... steps
+distances    edges on the shortest path between two nodes
+convolution  D^-1/2 A D^-1/2: a weighted mean over neighbours
 """
 
 from collections.abc import Callable
@@ -23,26 +23,26 @@ from regard.inputs.cost import MIXER_GROWTH
 SPARSE_NODES, SPARSE_SHARE = (
     256,
     0.05,
-)  # nodes and a part of all pairs: from where on, and below which, edges are gone along one by one
+)  # nodes from which, and density below which, a sparse product is used
 
 # ---------------------------------------------------------------- what an adjacency says
 
 
 def laplacian_eigenvectors(joined: Tensor, count: int) -> Tensor:
-    """(N, count) eigenvectors of the normalised Laplacian with the smallest eigenvalues, after the very first.
+    """(N, count) eigenvectors of the normalised Laplacian with the smallest eigenvalues, without the first.
 
-    Their signs mean nothing, nor does their choice where eigenvalues are equal. Zeros where a graph has fewer.
+    Signs are arbitrary, as is the basis for equal eigenvalues. Zeros where a graph has fewer.
     """
     a = joined.double()
     root = a.sum(-1).clamp(min=1).rsqrt()
-    # a node without neighbours has nothing on the diagonal either
+    # isolated nodes have a zero diagonal
     laplacian = torch.diag((a.sum(-1) > 0).double()) - root[:, None] * a * root
     found = torch.linalg.eigh(laplacian).eigenvectors[:, 1 : count + 1]
     return F.pad(found, (0, count - found.shape[1])).float()
 
 
 def random_walk_probabilities(joined: Tensor, steps: int) -> Tensor:
-    """(N, steps) how likely a walk from a node, to any neighbour alike, stands there again after 1, 2, ... steps."""
+    """(N, steps) return probability of a random walk from each node after 1, 2, ... steps."""
     a = joined.double()
     step = a / a.sum(-1, keepdim=True).clamp(min=1)
     found, back = step, []
@@ -53,7 +53,7 @@ def random_walk_probabilities(joined: Tensor, steps: int) -> Tensor:
 
 
 def propagate_features(x: Tensor, joined: Tensor, hops: int) -> Tensor:
-    """(B, N, D) the mean of what 0, 1, ... so many steps bring to a node, each node among its own neighbours."""
+    """(B, N, D) the mean of features propagated over 0, 1, ... `hops` steps, each node being its own neighbour."""
     itself = torch.eye(joined.shape[-1], dtype=torch.bool, device=joined.device)
     step, total = normalized_adjacency(joined | itself, x.dtype), x
     for _ in range(hops):
@@ -63,21 +63,21 @@ def propagate_features(x: Tensor, joined: Tensor, hops: int) -> Tensor:
 
 
 def normalized_adjacency(seen: Tensor, dtype: torch.dtype, dropout: float = 0.0) -> Callable[[Tensor], Tensor]:
-    """x -> D^-1/2 A D^-1/2 x: what passes from one to another, divided by the root of both degrees."""
+    """x -> D^-1/2 A D^-1/2 x: normalised adjacency, each edge divided by the root of both degrees."""
     a, step = seen.float(), adjacency_product(seen, dtype, dropout)
     gets, gives = (a.sum(axis).clamp(min=1).rsqrt().to(dtype)[..., None] for axis in (-1, -2))
     return lambda x: gets * step(gives * x)
 
 
 def adjacency_product(seen: Tensor, dtype: torch.dtype, dropout: float = 0.0) -> Callable[[Tensor], Tensor]:
-    """x -> A x, some of A dropped; on a CPU along the few edges of a large graph alone, many times faster."""
-    there = type(seen) is Tensor and not torch.compiler.is_compiling()  # an estimate has shapes alone
+    """x -> A x with dropout on A; on a CPU a sparse product for large graphs, many times faster."""
+    there = type(seen) is Tensor and not torch.compiler.is_compiling()  # cost estimates have shapes only
     large = there and seen.device.type == "cpu" and seen.shape[-1] >= SPARSE_NODES
     if not large or float(seen.count_nonzero()) > SPARSE_SHARE * seen.numel():
         a = F.dropout(seen.to(dtype), dropout)
         return lambda x: a @ x
     b, i, j = seen.nonzero(as_tuple=True)
-    row, column = (b * seen.shape[-1] + place for place in (i, j))  # all graphs side by side are one
+    row, column = (b * seen.shape[-1] + place for place in (i, j))  # block-diagonal matrix of all graphs
     ones = F.dropout(torch.ones(len(row), 1, dtype=dtype), dropout)
 
     def step(x: Tensor) -> Tensor:
@@ -88,7 +88,7 @@ def adjacency_product(seen: Tensor, dtype: torch.dtype, dropout: float = 0.0) ->
 
 
 def shortest_paths(joined: Tensor, radius: int) -> Tensor:
-    """(B, N, N) edges on the shortest path from each node to each, and radius + 1 for whatever lies further."""
+    """(B, N, N) shortest-path lengths, and radius + 1 for all longer ones."""
     count = joined.shape[-1]
     near = torch.eye(count, dtype=torch.bool, device=joined.device).expand(joined.shape)
     found, step = near.logical_not().long() * (radius + 1), joined.float()
@@ -102,7 +102,7 @@ def shortest_paths(joined: Tensor, radius: int) -> Tensor:
 
 
 class GraphDistanceBias(LearnedBias):
-    """A number for each head and distance, added to the scores."""
+    """Graph distance bias: a trained number for each head and distance, added to the scores."""
 
     def __init__(self, c: config.GraphDistanceBias, heads: int) -> None:
         super().__init__(c.max_distance + 2, heads)
@@ -116,7 +116,7 @@ class GraphDistanceBias(LearnedBias):
         return PreparedPosition(bias=BiasTable(self.bias, lambda q, k: apart[q.b, q.i, k.i]))
 
     def prepared_flops(self, queries: int) -> int:
-        """Which nodes are how far apart is computed by products, once."""
+        """FLOPs of the distances, computed by products once per forward pass."""
         return 2 * self.radius * queries**3
 
 
@@ -124,8 +124,8 @@ class GraphDistanceBias(LearnedBias):
 
 
 class GraphConv(nn.Module):
-    """What those give that a node may see, each divided by the root of both degrees: D^-1/2 A D^-1/2 x W + b; or their
-    sum, A x W + b."""
+    """Graph convolution (GCN) over the neighbours that the mask allows: D^-1/2 A D^-1/2 x W + b, or their sum,
+    A x W + b."""
 
     sees = ("out",)
 
@@ -150,7 +150,7 @@ class GraphConv(nn.Module):
 
 
 def visible_pairs(spec: AttentionSpec) -> Tensor:
-    """(B, N, N) True for those that the mask lets a token see."""
+    """(B, N, N) True where the mask allows attention."""
     rows = torch.arange(spec.q.count, device=spec.q.order.device)
     table = mask_table(spec, rows[:1], rows, None, torch.float32)
     full = rows.new_ones(1, spec.q.count, spec.k.count, dtype=torch.bool)

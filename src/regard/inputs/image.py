@@ -1,10 +1,10 @@
 """Image embeddings: square patches projected to vectors, or single pixels as ids of a palette; and `resize_model`.
 
-Images (B, C, H, W) in bytes are seen as (byte / 255 - mean) / std; in other numbers they are taken as they are.
+Images (B, C, H, W) in bytes are normalised to (byte / 255 - mean) / std; other dtypes are used unchanged.
 
-A model for images of another size keeps its patch size, so there are more patches or fewer. Learned positions are
+A model for images of another size keeps its patch size, so the number of patches changes. Learned positions are
 interpolated over the new grid (Dosovitskiy et al. 2021, section 3.2); the class token's stays. Relative and sinusoidal
-positions need nothing.
+positions need no change.
 
     model = regard.build(regard.preset("vit-b16"))         # 224 pixels, 1 + 14 x 14 positions
     resize_model(model, 384)                                # 1 + 24 x 24
@@ -29,7 +29,8 @@ from regard.inputs.text import TextEmbedding
 
 
 class PatchEmbedding(nn.Module):
-    """Images (B, C, H, W) to Tokens: one linear map for every patch, which is a convolution whose steps are patches."""
+    """Patch embedding: images (B, C, H, W) to Tokens by one linear map for every patch, a convolution with patch
+    stride."""
 
     def __init__(self, c: config.PatchEmbedding, width: int) -> None:
         super().__init__()
@@ -39,7 +40,7 @@ class PatchEmbedding(nn.Module):
         self.cls = nn.Embedding(1, width) if c.cls_tokens else None
         self.others = (
             nn.Embedding(c.cls_tokens - 1, width) if c.cls_tokens > 1 else None
-        )  # learned tokens beside the first
+        )  # learned tokens besides the class token
 
     def forward(self, images: Tensor, **given: Tensor) -> Tokens:
         check_images(self.c, images, given)
@@ -70,7 +71,7 @@ def check_images(c: config.PatchEmbedding | config.ConvEmbedding, images: Tensor
 
 
 def normalize_image(c: config.PatchEmbedding | config.ConvEmbedding, images: Tensor) -> Tensor:
-    """Bytes as the numbers that a model learns from. Channel by channel: a table of means would have to be fetched."""
+    """Normalise bytes, channel by channel: a table of means would be copied to the device each time."""
     if images.dtype != torch.uint8:
         return images
     many = (each if len(each) > 1 else each * c.channels for each in (c.mean, c.std))
@@ -79,22 +80,23 @@ def normalize_image(c: config.PatchEmbedding | config.ConvEmbedding, images: Ten
 
 
 def patchify(images: Tensor, size: int) -> Tensor:
-    """(B, C, H, W) -> (B, N, size·size·C): squares row by row, in each the pixels row by row with their channels."""
+    """(B, C, H, W) -> (B, N, size·size·C): patches row by row, in each the pixels row by row with their channels."""
     squares: Tensor = images.unflatten(3, (-1, size)).unflatten(2, (-1, size))  # (B, C, rows, size, columns, size)
     return squares.permute(0, 2, 4, 3, 5, 1).flatten(3).flatten(1, 2)  #: S079
 
 
 def unpatchify(flat: Tensor, size: int, columns: int) -> Tensor:
-    """What `patches` cut, put together again: (B, N, size·size·C) -> (B, C, H, W), `columns` squares in a row."""
+    """The inverse of `patchify`: (B, N, size·size·C) -> (B, C, H, W), `columns` patches in a row."""
     squares: Tensor = flat.unflatten(2, (size, size, -1)).unflatten(1, (-1, columns))  # (B, rows, columns, size, ...)
     return squares.permute(0, 5, 1, 3, 2, 4).flatten(4).flatten(2, 3)
 
 
 class PixelEmbedding(TextEmbedding):
-    """Images (B, rows, columns) of palette ids to Tokens: a start token, then all pixels but the last, row by row.
+    """Pixel embedding: palette ids (B, rows, columns) to Tokens, a start token, then all pixels but the last, row by
+    row.
 
-    So what the model says at place i is value i; levels of several channels are (B, rows, columns, channels). Ids
-    (B, N) that begin with the start token are taken as they stand.
+    Output i therefore predicts value i; levels of several channels are (B, rows, columns, channels). Ids (B, N) that
+    begin with the start token are used unchanged.
     """
 
     def __init__(self, c: config.PixelEmbedding, width: int) -> None:
@@ -109,7 +111,7 @@ class PixelEmbedding(TextEmbedding):
 
 
 def check_pixel_grid(c: config.PixelEmbedding, ids: Tensor) -> Tensor:
-    """The ids of images, if they are of the right size."""
+    """Check the size of images of palette ids."""
     wanted = (*c.grid, c.channels) if c.numbers > 1 else c.grid
     if tuple(ids.shape[1:]) != wanted:
         raise ConfigError(f"images must be {wanted} pixels by embed.grid, got {tuple(ids.shape[1:])}")
@@ -120,7 +122,7 @@ FRONT_ENDS.update(patches=PatchEmbedding, pixels=PixelEmbedding)
 
 
 def resize_model(model: Transformer, image: int) -> None:
-    """Change the model, its tables and its config, for images of so many pixels a side."""
+    """Change the model, its tables and its config, for images of `image` pixels a side."""
     embed: Any = model.c.embed
     if not isinstance(embed, config.PatchEmbedding | config.StageEmbedding | config.ConvEmbedding):
         raise ConfigError(f"resize: embed.kind is {embed.kind!r}, and only patches, stages and convolutions are seen "
@@ -134,14 +136,14 @@ def resize_model(model: Transformer, image: int) -> None:
 
 
 def extend_positions(model: Transformer, *lengths: int) -> None:
-    """Stretch the trunk's learned positions to other lengths, in the tables and in the config."""
+    """Interpolate the trunk's learned positions to other lengths, in the tables and in the config."""
     embed, position = model.c.embed, model.c.trunk.position
     if not isinstance(position, config.LearnedPosition):
         raise ConfigError(f"extend: trunk.position is {position.kind!r}; only learned ones stretch")
     if len(lengths) == 1 and isinstance(embed, config.PatchEmbedding) and embed.cls_tokens:
         return resize_model(
             model, image_size_for(embed, lengths[0])
-        )  # those of patches behind a first token are a picture
+        )  # patch positions after the class token are interpolated in 2-D
     table = model.trunk.position
     if len(lengths) != len(table.tables):
         raise ConfigError(f"extend: {len(lengths)} lengths were given for {len(table.tables)} axes")
@@ -153,7 +155,7 @@ def extend_positions(model: Transformer, *lengths: int) -> None:
 
 
 def image_size_for(c: config.PatchEmbedding, length: int) -> int:
-    """The pixels a side of images whose patches, and the learned tokens before them, are so many."""
+    """The image size whose patches, and the learned tokens before them, are `length` tokens."""
     side = math.isqrt(max(0, length - c.cls_tokens))
     if side < 1 or side * side + c.cls_tokens != length:
         near, before = max(1, side), "a token" if c.cls_tokens == 1 else f"{c.cls_tokens} tokens"
@@ -163,7 +165,7 @@ def image_size_for(c: config.PatchEmbedding, length: int) -> int:
 
 
 def resized_config(embed: Any, image: int) -> Any:
-    """The front end's setting for images of another size; where the middle is seen, of as much more."""
+    """The front end's config for images of another size; a centre crop scales with it."""
     if isinstance(embed, config.StageEmbedding):
         return replace(embed, patches=resized_config(embed.patches, image))
     if isinstance(embed, config.PatchEmbedding) and embed.resize.size_before_crop is not None:
@@ -173,7 +175,7 @@ def resized_config(embed: Any, image: int) -> Any:
 
 
 def resize_positions(model: Transformer, old: Any, new: Any) -> None:
-    """Learned places of the trunk over the new grid."""
+    """Interpolate the trunk's learned positions to the new grid."""
     table, side = model.trunk.position, getattr(new, "side", round(new.count**0.5))
     if len(table.lengths) == 2:
         return extend_positions(model, side, side)
@@ -188,13 +190,13 @@ def resize_positions(model: Transformer, old: Any, new: Any) -> None:
 
 
 def interpolate_sequence(places: Tensor, first: int, length: int) -> Tensor:
-    """(first + n, D) -> (first + length, D): the `first` places stay, the others are interpolated along a line."""
+    """(first + n, D) -> (first + length, D): the `first` positions stay, the others are interpolated linearly."""
     line = F.interpolate(places[first:].mT[None], size=length, mode="linear", align_corners=True)[0].mT
     return torch.cat([places[:first], line])
 
 
 def interpolate_positions(places: Tensor, first: int, side: int) -> Tensor:
-    """(first + n·n, D) -> (first + side·side, D): the `first` places stay, the others are a picture, made larger."""
+    """(first + n·n, D) -> (first + side·side, D): the `first` positions stay, the others are interpolated in 2-D."""
     alone, grid = places[:first], places[first:]
     picture = grid.unflatten(0, (round(len(grid) ** 0.5), -1)).movedim(-1, 0)[None]  # (1, D, n, n)
     picture = F.interpolate(picture, (side, side), mode="bicubic", align_corners=False)  #: S033

@@ -1,10 +1,10 @@
 """Image augmentation: crop, flip, rotation, zoom, RandAugment, mixup and cutmix.
 
-    flip   crop   turn, zoom     pixels move and keep their values (turned ones are interpolated of four)
+    flip   crop   turn, zoom     pixels move and keep their values (rotation interpolates bilinearly)
     changes                      a few of thirteen, drawn for each image (RandAugment: Cubuk et al. 2020)
-    mixup  cutmix                two images in one, and the share that each has in it
+    mixup  cutmix                two images in one, and the share of each
 
-All that is random comes from the generator that is given. Letters: B images, C channels, H rows, W columns.
+All random numbers come from the given generator. Letters: B images, C channels, H rows, W columns.
 """
 
 import math
@@ -18,7 +18,7 @@ from regard import config
 
 
 def augment_images(images: Tensor, c: config.ImageAugment, chance: Generator) -> Tensor:
-    """Images (B, C, H, W) in bytes, each changed by itself."""
+    """Augment images (B, C, H, W) in bytes, each independently."""
     if c.flip:
         images = images.where(random_uniform(images, chance) < 0.5, images.flip(-1))
     if c.crop:
@@ -41,7 +41,7 @@ def to_bytes(x: Tensor) -> Tensor:
 
 
 def random_crop(images: Tensor, corner: Tensor, border: int) -> Tensor:
-    """A piece of each image's size, cut from the `corner` (B, 2) on, after `border` black pixels all around."""
+    """Crop each image to its size at `corner` (B, 2), after padding by `border` black pixels."""
     (rows, columns), around = images.shape[-2:], F.pad(images, (border,) * 4)
     down = (corner[:, :1] + torch.arange(rows))[:, :, None]  # (B, H, 1)
     across = (corner[:, 1:] + torch.arange(columns))[:, None]  # (B, 1, W)
@@ -54,9 +54,9 @@ def rotation_matrix(degrees: Tensor) -> Tensor:  # (B,) -> (B, 2, 2)
 
 
 def affine_warp(x: Tensor, matrix: Tensor, shift: Tensor | None = None) -> Tensor:
-    """Each image through a map of its places about its centre; `shift` (B, 2) is in parts of the image.
+    """Affine transform of each image about its centre; `shift` (B, 2) is a fraction of the image.
 
-    What comes in from outside has the mean colour of the image's border: digits stay on black, drawings on white.
+    Pixels from outside get the mean colour of the image's border: digits stay on black, drawings on white.
     """
     across = torch.zeros(len(x), 2) if shift is None else 2 * shift
     grid = F.affine_grid(torch.cat([matrix, across[..., None]], -1), list(x.shape), align_corners=False)
@@ -83,18 +83,18 @@ def translate_images(x: Tensor, across: Tensor, down: Tensor) -> Tensor:
 
 
 def interpolate_images(x: Tensor, other: Tensor, amount: Tensor) -> Tensor:
-    """From another version of the image to this one and beyond it: 0 is the other, 1 this."""
+    """Interpolate or extrapolate between an image and another version: 0 is the other, 1 this one."""
     return (other + amount[:, None, None, None] * (x - other)).clamp(0, 255)
 
 
-def to_gray(x: Tensor) -> Tensor:  # (B, 1, H, W), as bright as people see it
+def to_gray(x: Tensor) -> Tensor:  # (B, 1, H, W), weighted by perceived brightness
     if x.shape[1] != 3:
         return x.mean(1, keepdim=True)
     return (x * torch.tensor([0.299, 0.587, 0.114])[:, None, None]).sum(1, keepdim=True)
 
 
 def blur(x: Tensor) -> Tensor:
-    """Each pixel mixed with its neighbours; the border stays."""
+    """Mix each pixel with its neighbours; the border stays."""
     kernel = torch.ones(3, 3)
     kernel[1, 1] = 5
     if min(x.shape[-2:]) < 3:
@@ -112,10 +112,10 @@ def autocontrast(x: Tensor) -> Tensor:
 
 
 def equalize(x: Tensor) -> Tensor:
-    """Values moved so that each is about as frequent as any other (histogram equalisation)."""
+    """Histogram equalisation."""
     rows = to_bytes(x).flatten(0, 1).flatten(1).long()  # (B·C, H·W)
     counts = torch.zeros(len(rows), 256, dtype=torch.long).scatter_add_(1, rows, torch.ones_like(rows))
-    last = 255 - (counts.flip(-1) > 0).int().argmax(-1)  # the brightest value there is
+    last = 255 - (counts.flip(-1) > 0).int().argmax(-1)  # the largest value that occurs
     step = (rows.shape[1] - counts.gather(1, last[:, None])) // 255  # (B·C, 1)
     before = counts.cumsum(-1) - counts
     table = ((before + step // 2) // step.clamp(min=1)).clamp(max=255)
@@ -123,17 +123,17 @@ def equalize(x: Tensor) -> Tensor:
 
 
 def posterize(x: Tensor, amount: Tensor) -> Tensor:
-    """Of the eight bits of a value up to four are dropped."""
+    """Posterise: drop up to four of the eight bits."""
     step = 2 ** (4 * amount).round()[:, None, None, None]
     return (x / step).floor() * step
 
 
 def solarize(x: Tensor, amount: Tensor) -> Tensor:
-    """The brightest values are turned around."""
+    """Solarise: invert the brightest values."""
     return torch.where(x >= 256 * (1 - amount)[:, None, None, None], 255 - x, x)
 
 
-Change = Callable[[Tensor, Tensor], Tensor]  # images (B, C, H, W) from 0 to 255, and how much of it, from -1 to 1
+Change = Callable[[Tensor, Tensor], Tensor]  # images (B, C, H, W) from 0 to 255, and a strength from -1 to 1
 RAND_AUGMENT_OPS: dict[str, Change] = {
     "slant across": lambda x, amount: shear(x, 0.3 * amount, 0 * amount),
     "slant down": lambda x, amount: shear(x, 0 * amount, 0.3 * amount),
@@ -154,7 +154,7 @@ RAND_AUGMENT_OPS: dict[str, Change] = {
 
 
 def rand_augment(x: Tensor, strength: float, chance: Generator) -> Tensor:
-    """One of the changes for each image, to one side or the other."""
+    """Apply one random change to each image, with random sign."""
     which = torch.randint(len(RAND_AUGMENT_OPS), (len(x),), generator=chance)
     amount = strength * (2 * torch.randint(2, (len(x),), generator=chance) - 1).float()
     out = x.clone()
@@ -169,7 +169,7 @@ def rand_augment(x: Tensor, strength: float, chance: Generator) -> Tensor:
 
 
 def mixup_or_cutmix(images: Tensor, c: config.ImageAugment, chance: Generator) -> tuple[Tensor, dict[str, Tensor]]:
-    """Images with others of the batch in them; `partner` (B,) is whose, `share` (B,) is what is left of their own."""
+    """Mixup or CutMix within the batch; `partner` (B,) is the other image, `share` (B,) the remaining share of each."""
     partner = torch.randperm(len(images), generator=chance)
     cut = c.cutmix > 0 and (c.mixup == 0 or float(torch.rand((), generator=chance)) < 0.5)
     share = sample_beta(c.cutmix if cut else c.mixup, chance)
@@ -181,7 +181,7 @@ def mixup_or_cutmix(images: Tensor, c: config.ImageAugment, chance: Generator) -
 
 
 def cutmix(images: Tensor, others: Tensor, share: float, chance: Generator) -> tuple[Tensor, float]:
-    """A rectangle of the others set in, about 1 - share of the whole; and the share that is really left."""
+    """Replace a rectangle of about 1 - share of the image by the other's; returns the exact remaining share."""
     rows, columns = images.shape[-2:]
     side, out = math.sqrt(1 - share), images.clone()
     centre = torch.rand(2, generator=chance).tolist()
@@ -194,13 +194,13 @@ def cutmix(images: Tensor, others: Tensor, share: float, chance: Generator) -> t
 
 
 def sample_beta(alpha: float, chance: Generator) -> float:
-    """A number from Beta(alpha, alpha): the share of one of two gamma variates in their sum."""
+    """A Beta(alpha, alpha) variate, from two gamma variates."""
     one, two = (sample_gamma(alpha, chance) for _ in range(2))
     return one / (one + two) if one + two > 0 else float(torch.rand((), generator=chance) < 0.5)
 
 
 def sample_gamma(alpha: float, chance: Generator) -> float:
-    """A gamma variate, by Marsaglia and Tsang 2000; torch's own takes no generator for this."""
+    """A gamma variate, by Marsaglia and Tsang 2000; torch's own takes no generator."""
     if alpha < 1:
         return sample_gamma(alpha + 1, chance) * math.pow(float(torch.rand((), generator=chance)), 1 / alpha)
     d = alpha - 1 / 3

@@ -1,10 +1,9 @@
-"""ImageProcessor and PixelProcessor: images of records read, resized, cropped, kept as bytes, augmented in training.
+"""ImageProcessor and PixelProcessor: read, resize and crop the images of records, store bytes, augment in training.
 
     {"image": "cats/1.jpg", "label": "cat"}  ──►  {"image": uint8 (3, 32, 32)}  ──►  {"ids": uint8 (B, 3, 32, 32)}
 
-An image of other proportions is cropped at its centre to those of the model, then resized, unless the `frame` of the
-model says otherwise. Pixel models get ids of their palette: (B, 32, 32), or (B, 32, 32, 3) where every channel is an
-id.
+An image of another aspect ratio is centre-cropped to that of the model, then resized, unless the model's `frame` says
+otherwise. Pixel models get palette ids: (B, 32, 32), or (B, 32, 32, 3) where every channel is an id.
 """
 
 from collections.abc import Sequence
@@ -25,11 +24,11 @@ from regard.inputs.image_augment import augment_images, mixup_or_cutmix
 from regard.inputs.processors import PROCESSORS, TensorExample
 
 CUT = config.ImageResize()
-STRIP = 8  # times as long as it is high: no model sees more of an image than its middle
+STRIP = 8  # aspect ratio above which only the middle of an image is read
 
 
 class ImageProcessor:
-    """Pictures, arrays or lists of numbers as bytes of one size."""
+    """Image processor: pictures, arrays or lists of numbers as bytes of one size."""
 
     column = "image"
 
@@ -43,7 +42,7 @@ class ImageProcessor:
 
     @property
     def about(self) -> dict[str, Any]:
-        """What examples depend on; how they are normed or cut into patches comes later."""
+        """The settings that examples depend on; normalisation and patches come later."""
         other = {} if self.frame == CUT else {"frame": config.to_dict(self.frame)}
         return {
             "images": 1,
@@ -74,7 +73,7 @@ class ImageProcessor:
 
 
 def resize_image(image: Tensor, rows: int, columns: int, frame: config.ImageResize = CUT) -> Tensor:
-    """An image (C, H, W) as one of so many rows and columns, in the way that the frame says."""
+    """Resize an image (C, H, W) to so many rows and columns, in the way of the frame."""
     high, wide = image.shape[1:]
     if (high, wide) == (rows, columns) and frame.size_before_crop is None:
         return image
@@ -90,7 +89,7 @@ def resize_image(image: Tensor, rows: int, columns: int, frame: config.ImageResi
         tall, broad = (tall * side // short for side in image.shape[1:])
     return center_crop(
         interpolate_image(image, tall, broad, frame.resample), rows, columns
-    )  # in bytes, as the others' libraries do
+    )  # in bytes, as torchvision and transformers do
 
 
 def center_crop(image: Tensor, rows: int, columns: int) -> Tensor:
@@ -99,12 +98,12 @@ def center_crop(image: Tensor, rows: int, columns: int) -> Tensor:
 
 
 def interpolate_image(image: Tensor, rows: int, columns: int, resample: str) -> Tensor:
-    """The whole image, larger or smaller, in the numbers that it has."""
+    """Resize the whole image by interpolation, without changing its dtype."""
     return F.interpolate(image[None], (rows, columns), mode=resample, antialias=True, align_corners=False)[0]
 
 
 class PixelProcessor(ImageProcessor):
-    """Images told in the colours of a palette."""
+    """Pixel processor: images as ids of a palette."""
 
     def __init__(self, front: config.PixelEmbedding, augment: config.ImageAugment | None = None) -> None:
         if augment is not None and (augment.mixup or augment.cutmix):

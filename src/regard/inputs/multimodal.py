@@ -1,10 +1,10 @@
 """Multimodal embedding: the tokens of an image (or another modality), then those of a text, in one sequence.
 
-    image ── patches ──►  ▒▒▒▒▒▒▒▒▒        x      concatenated, each with the vector of its kind
-    text  ── embed ────►           ░░░░    order  0 1 2 ... 8 | 9 10 11 12: positions run on
+    image ── patches ──►  ▒▒▒▒▒▒▒▒▒        x      concatenated, each with a vector of its modality
+    text  ── embed ────►           ░░░░    order  0 1 2 ... 8 | 9 10 11 12: positions continue
                           ▒▒▒▒▒▒▒▒▒░░░░    real   joined; segment  0 for the image, 1 for the text
 
-A trunk knows nothing of this: which tokens attend to which is said by its mask.
+The trunk does not depend on this: its mask decides which tokens attend to which.
 """
 
 from typing import Any
@@ -19,11 +19,11 @@ from regard.core.tokens import Tokens
 from regard.inputs.cost import FrontEndCost, TrunkCost, front_end_cost
 from regard.inputs.text import TextEmbedding
 
-SEEN = "seen_"  # before the names of what else is given to the front end of what is seen
+SEEN = "seen_"  # prefix of keywords for the other front end
 
 
 class MultimodalEmbedding(nn.Module):
-    """Ids (B, N) of a text and `seen`, what the other front end takes, to Tokens."""
+    """Multimodal front end: text ids (B, N) and `seen`, the input of the other front end, to Tokens."""
 
     def __init__(self, c: config.MultimodalEmbedding, width: int) -> None:
         super().__init__()
@@ -34,12 +34,12 @@ class MultimodalEmbedding(nn.Module):
 
     @property
     def tokens(self) -> nn.Embedding:
-        """The table of words: a tied head says them with it."""
+        """The token embedding, which a tied head uses."""
         return self.text.tokens
 
     def forward(self, ids: Tensor, *, seen: Any = None, start: Tensor | None = None, **given: Any) -> Tokens:
-        """The prefix before the text; keywords such as `seen_real` go to the front end of the prefix. With `start` the
-        text goes on, after a cache that holds the prefix already."""
+        """Prefix and text; keywords such as `seen_real` go to the front end of the prefix. With `start` only the text
+        follows, after a cache that already holds the prefix."""
         other = {name.removeprefix(SEEN): given.pop(name) for name in list(given) if name.startswith(SEEN)}
         if "document" in given:
             raise ConfigError("document: a text that follows what is seen is one document; leave it out")
@@ -58,14 +58,14 @@ class MultimodalEmbedding(nn.Module):
         return FrontEndCost(first.parts + text.parts, first.tokens + text.tokens)
 
     def add_kind(self, tokens: Tokens, kind: int) -> Tokens:
-        """The tokens with the vector of their kind."""
+        """The tokens with the vector of their modality added."""
         tokens = tokens.with_vectors(tokens.x + self.kinds.weight[kind].to(tokens.x.dtype))
         tokens.segment = torch.full_like(tokens.order, kind)
         return tokens
 
 
 def concatenate_tokens(first: Tokens, second: Tokens) -> Tokens:
-    """One sequence of two; coordinates on several axes become places in a line."""
+    """Concatenate two sequences; coordinates on several axes become sequence positions."""
     real = None
     if first.is_real is not None or second.is_real is not None:
         real = torch.cat([all_real(side) if side.is_real is None else side.is_real for side in (first, second)], 1)

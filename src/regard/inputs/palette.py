@@ -1,9 +1,9 @@
 """Color palettes: given, or learned from images by k-means; images quantized to ids of a palette and restored.
 
-    bytes (B, C, H, W)  ── quantize_colors ──►  (B, H, W), or (B, H, W, C) where each channel has so many levels
+    bytes (B, C, H, W)  ── quantize_colors ──►  (B, H, W), or (B, H, W, C) with levels for each channel
                         ◄── colors_of_ids ──
 
-Learned colours are the centres of clusters (k-means: Lloyd 1982, begun as Arthur and Vassilvitskii 2007 say). Letters:
+Learned colours are k-means centres (Lloyd 1982, with k-means++ initialisation: Arthur and Vassilvitskii 2007). Letters:
 K colours.
 """
 
@@ -16,21 +16,21 @@ from regard import config
 from regard.config.errors import ConfigError, DataError
 from regard.config.inputs.image import parse_color
 
-SAMPLE = 1 << 18  # pixels that colours are learned from
+SAMPLE = 1 << 18  # pixels for k-means
 ROUNDS = 30
 AT_ONCE = 1 << 22  # distances in memory
 
 
 def quantize_colors(images: Tensor, c: config.PixelEmbedding) -> Tensor:
-    """Bytes (B, C, H, W) as ids."""
+    """Quantize bytes (B, C, H, W) to ids."""
     if c.values == "levels":
-        found = (images.long() * (c.palette - 1) + 127) // 255  # the nearest level
+        found = (images.long() * (c.palette - 1) + 127) // 255  # nearest level
         return found.movedim(1, -1) if c.channels > 1 else found[:, 0]
     return nearest_color(images.movedim(1, -1).flatten(0, 2), palette_table(c)).view(len(images), *images.shape[2:])
 
 
 def colors_of_ids(ids: Tensor, c: config.PixelEmbedding) -> Tensor:
-    """Ids (B, N) or on their grid as bytes (B, C, H, W)."""
+    """Restore ids (B, N), or on their grid, to bytes (B, C, H, W)."""
     if c.values == "levels":
         values = (ids.view(len(ids), *c.grid, c.channels) * 255 + (c.palette - 1) // 2) // (c.palette - 1)
     else:
@@ -47,7 +47,7 @@ def palette_table(c: config.PixelEmbedding) -> Tensor:  # (K, C)
 
 
 def nearest_color(pixels: Tensor, colours: Tensor) -> Tensor:  # (P, C), (K, C) -> (P,)
-    """The number of the colour that is nearest to each; of two as near, the first. Exact where all is whole."""
+    """The index of the nearest colour; the first one of a tie. Exact for integers."""
     ends = colours.square().sum(-1) / 2
     step = max(1, AT_ONCE // len(colours))
     return torch.cat([(ends - some.float() @ colours.mT).argmin(-1) for some in pixels.split(step)])
@@ -57,7 +57,7 @@ def nearest_color(pixels: Tensor, colours: Tensor) -> Tensor:  # (P, C), (K, C) 
 
 
 def learn_palette(images: Iterable[Tensor], count: int, chance: Generator) -> tuple[str, ...]:
-    """As many colours as stand for those of the images with little error, the dark ones first."""
+    """A palette of `count` colours with small quantization error for the images, dark colours first."""
     colours, often = count_colors(images, chance)
     if len(colours) < count:
         raise DataError(f"the training images have {len(colours):,} colours, and model.embed.palette asks for {count}; "
@@ -67,7 +67,7 @@ def learn_palette(images: Iterable[Tensor], count: int, chance: Generator) -> tu
 
 
 def count_colors(images: Iterable[Tensor], chance: Generator) -> tuple[Tensor, Tensor]:
-    """(K, C) the colours of images in bytes (C, H, W), and (K,) how often each is there; of many pixels a part."""
+    """(K, C) the distinct colours of images in bytes (C, H, W), and (K,) their counts; of many pixels a sample."""
     flat = [image.flatten(1).mT for image in images]
     each = max(1, SAMPLE // max(1, len(flat)))
     some = [pixels[torch.randint(len(pixels), (each,), generator=chance)] if len(pixels) > each else pixels
@@ -77,7 +77,7 @@ def count_colors(images: Iterable[Tensor], chance: Generator) -> tuple[Tensor, T
 
 
 def kmeans(points: Tensor, often: Tensor, count: int, chance: Generator) -> Tensor:
-    """(count, C) centres with a small sum of squared distances; each point counts as often as it is there."""
+    """k-means: (count, C) centres with a small sum of squared distances; points are weighted by `often`."""
     centres = kmeans_init(points, often, count, chance)
     for _ in range(ROUNDS):
         mine = nearest_color(points, centres)
@@ -91,7 +91,7 @@ def kmeans(points: Tensor, often: Tensor, count: int, chance: Generator) -> Tens
 
 
 def kmeans_init(points: Tensor, often: Tensor, count: int, chance: Generator) -> Tensor:
-    """Points that are far from each other: each is drawn by its squared distance from those before it."""
+    """k-means++ initialisation: each centre is drawn by its squared distance from those before it."""
     far = torch.full((len(points),), float("inf"))
     weight, chosen = often, list[Tensor]()
     for _ in range(count):

@@ -1,10 +1,10 @@
-"""Time-series patch embedding, forecast head and SeriesProcessor: patches of rows, channel by channel or all at once.
+"""Time-series patch embedding, forecast head and SeriesProcessor: patches of rows, by channel or over all channels.
 
-    rows (B, T, C) ── standard ── normal ── patches ──►  (B·C, N, D) each channel by itself, or (B, N, D)
+    rows (B, T, C) ── standard ── normal ── patches ──►  (B·C, N, D) channels separately, or (B, N, D)
     (B, horizon, C) ◄── standard ◄── normal ── one linear over all tokens ◄── trunk
 
-What is taken from a window on the way in (its level and its spread) travels with the tokens and is given back on the
-way out. Numbers go in and come out in their own units.
+The mean and standard deviation removed from each window are kept with the tokens and restored in the forecast. Inputs
+and outputs are in the original units.
 """
 
 from collections import Counter
@@ -30,15 +30,15 @@ EPS = 1e-5
 
 @dataclass(kw_only=True, eq=False)
 class SeriesTokens(Tokens):
-    """Tokens of windows, with the level and the spread (B, 1, C) that were taken from each channel of `rows`."""
+    """Tokens of windows, with the mean and deviation (B, 1, C) that were removed from each channel of `rows`."""
 
-    rows: Tensor  # (B, T, C) without them
+    rows: Tensor  # (B, T, C) after that
     level: Tensor
     spread: Tensor
 
 
 class SeriesEmbedding(nn.Module):
-    """Windows (B, T, C) of the last T rows to Tokens."""
+    """Series front end: windows (B, T, C) of the last T rows to Tokens."""
 
     def __init__(self, c: config.SeriesEmbedding, width: int) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class SeriesEmbedding(nn.Module):
                              f"{tuple(rows.shape)}")  # fmt: skip
 
     def patches(self, x: Tensor) -> Tensor:  # (B, T, C) -> (B·C, N, patch) or (B, N, C·patch)
-        """Stretches of rows that overlap; the last row is repeated, so that it is in as many as others."""
+        """Overlapping patches of rows; the last row is repeated, so that it is in as many patches as others."""
         c = self.c
         longer: Tensor = F.pad(x.mT, (0, c.padding), mode="replicate")
         parts = longer.unfold(-1, c.patch_length, c.stride)  # (B, C, N, patch)
@@ -78,14 +78,14 @@ class SeriesEmbedding(nn.Module):
         return made
 
     def units(self, x: Tensor, into: bool) -> Tensor:
-        """Numbers `into` deviations from the training data's mean, or back into their own units."""
+        """Standardise with the training data's mean and deviation (`into`), or convert back."""
         if not self.c.mean:
             return x
         center, scale = torch.tensor([self.c.mean, self.c.std]).to(x.device, non_blocking=True).unbind()
         return (x - center) / scale if into else x * scale + center
 
     def restore(self, forecast: Tensor, tokens: Tokens) -> Tensor:  # (B, horizon, C)
-        """What was taken from the windows, given back."""
+        """Restore the mean and deviation of the windows."""
         assert isinstance(tokens, SeriesTokens)
         forecast = forecast.float()
         if self.gain is not None and self.shift is not None:
@@ -94,7 +94,7 @@ class SeriesEmbedding(nn.Module):
 
     def cost(self, context: int, trunk_cost: TrunkCost) -> FrontEndCost:
         rows = self.c.channels if self.c.channel_mixing == "independent" else 1
-        name = "input" if self.gain is None else "embedding"  # a gain is trained before the map
+        name = "input" if self.gain is None else "embedding"  # a trained gain needs the input's gradient
         return FrontEndCost(Counter({name: rows * linear_flops(self, self.c.count)}), self.c.count, rows=rows)
 
     def describe(self) -> str:
@@ -103,12 +103,12 @@ class SeriesEmbedding(nn.Module):
 
 
 def channel_statistics(x: Tensor) -> tuple[Tensor, Tensor]:
-    """The mean and the deviation of each channel of each window."""
+    """The mean and standard deviation of each channel of each window."""
     return x.mean(1, keepdim=True), (x.var(1, keepdim=True, correction=0) + EPS).sqrt()
 
 
 class ForecastHead(nn.Module):
-    """The rows that come next: all tokens of a channel side by side, and one map for all channels."""
+    """Forecast head: one linear map from all tokens of a channel to the next rows, shared by all channels."""
 
     def __init__(self, c: config.ForecastHead, trunk: config.Trunk, front: nn.Module) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ class ForecastHead(nn.Module):
         told = {"head": c.horizon * (self.channels if self.mixed else 1)}  # by this name init "zero_init" makes it zero
         self.out = FusedLinear(front.c.count * trunk.dim, told, ("head",))
         self.line = FusedLinear(front.c.length, {"head": c.horizon}, ("head",)) if c.linear_skip else None
-        self.restore = front.restore  # a method, and no second home for the front end's weights
+        self.restore = front.restore  # a method, so that the front end's weights are not registered twice
 
     def forward(self, tokens: Tokens) -> Tensor:  # (B, N, D) or (B·C, N, D) -> (B, horizon, C)
         said = self.out(F.dropout(tokens.x.flatten(1), self.c.dropout, self.training))
@@ -129,7 +129,7 @@ class ForecastHead(nn.Module):
         return self.restore(rows, tokens)
 
     def flops(self, tokens: int) -> int:
-        """Once for all tokens of a window; the linear skip for each channel, where channels are mixed."""
+        """FLOPs: once for all tokens of a window; the linear skip for each channel, where channels are mixed."""
         if self.line is None or not self.mixed:
             return linear_flops(self, 1)
         return linear_flops(self.out, 1) + linear_flops(self.line, self.channels)
@@ -140,7 +140,7 @@ HEADS["forecast"] = ForecastHead
 
 
 class SeriesProcessor:
-    """A list of numbers, or of rows of them (a number a channel); the same in an array."""
+    """Series processor: a list of numbers, or of rows of them (one per channel); the same in an array."""
 
     column = "series"
 
@@ -151,7 +151,7 @@ class SeriesProcessor:
 
     @property
     def about(self) -> dict[str, Any]:
-        """What examples depend on: not on what a token is."""
+        """The settings that examples depend on; the token size is not one."""
         return {"series": 1, "length": self.front.length, "channels": self.front.channels}
 
     def example(self, record: Record, name: str) -> TensorExample:
@@ -163,7 +163,7 @@ class SeriesProcessor:
         return {"series": parse_window(record[name], self.front, f"{record.where}: column {name!r}")}
 
     def blank(self, context: int) -> TensorExample:
-        """An example without content, to count what a model costs."""
+        """An empty example, to count costs."""
         return {"series": torch.zeros(self.front.length, self.front.channels)}
 
     def length(self, example: TensorExample) -> int:

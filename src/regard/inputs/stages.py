@@ -1,4 +1,4 @@
-"""Hierarchical stages with patch merging (Swin: Liu et al. 2021): each trunk has a quarter of the tokens before it.
+"""Hierarchical stages with patch merging (Swin: Liu et al. 2021): each stage has a quarter of the previous tokens.
 
 patches ─ trunk ─ merge ─ trunk ─ merge ─ trunk ─ merge ─►  the model's own trunk
 56 x 56           28 x 28         14 x 14          7 x 7
@@ -19,7 +19,7 @@ from regard.inputs.image import PatchEmbedding
 
 
 class PatchMerging(nn.Module):
-    """Every 2 x 2 tokens become one: set side by side, normed, mapped to the next width."""
+    """Patch merging: every 2 x 2 tokens become one: concatenated, normalised, projected to the next width."""
 
     def __init__(self, width: int, wider: int) -> None:
         super().__init__()
@@ -30,13 +30,13 @@ class PatchMerging(nn.Module):
         assert tokens.grid is not None
         rows, columns = tokens.grid
         x = tokens.x.unflatten(1, (rows, columns))
-        # down before across: the order in which the published weights read the four
+        # rows before columns: the order in which the published weights read the four
         four = torch.cat([x[:, down::2, across::2] for across in (0, 1) for down in (0, 1)], -1)
         return grid_tokens(self.map(self.norm(four.flatten(1, 2))), (rows // 2, columns // 2))
 
 
 class StageEmbedding(nn.Module):
-    """Images to the Tokens of the last trunk, through the trunks before it."""
+    """Staged front end: images to the Tokens of the last stage, through the trunks before it."""
 
     def __init__(self, c: config.StageEmbedding, width: int) -> None:
         super().__init__()

@@ -1,10 +1,10 @@
-"""Token embedding: ids to Tokens, a trained vector for each, and their order among the real ones; long texts in chunks.
+"""Token embedding: ids to Tokens, a trained vector for each, and their order without padding; long texts in chunks.
 
     text    a b c d │ e f g h │ i j . .
     inner   └trunk──┘ └trunk──┘ └trunk──┘       the same weights for every chunk
     outer      ▒         ▒         ▒            one token each, mean or first: the trunk of the model
 
-A chunk begins with the row's first real token, so padding changes nothing. Letters: C chunks of S tokens.
+Chunks start at the row's first real token, so padding changes nothing. Letters: C chunks of S tokens.
 """
 
 from collections import Counter
@@ -23,7 +23,7 @@ from regard.inputs.cost import FrontEndCost, TrunkCost, linear_flops
 
 
 class ChunkEmbedding(nn.Module):
-    """Ids (B, N) to Tokens (B, C, D)."""
+    """Chunk embedding: ids (B, N) to Tokens (B, C, D)."""
 
     def __init__(self, c: config.ChunkEmbedding, width: int) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class ChunkEmbedding(nn.Module):
 
     @property
     def tokens(self) -> nn.Embedding:
-        """The table of words."""
+        """The token embedding table."""
         return self.text.tokens
 
     def forward(
@@ -52,7 +52,7 @@ class ChunkEmbedding(nn.Module):
         return sequence_tokens(x) if plain else chunk_tokens(x, real.any(-1))
 
     def fold_rows(self, table: Tensor, real: Tensor) -> Tensor:  # (B, N) -> (B, C, S)
-        """Each row from its first real token on, filled up to whole chunks with what is not there."""
+        """Each row from its first real token on, padded to whole chunks."""
         number = torch.arange(table.shape[1], device=table.device)
         from_first = (number + real.int().argmax(-1, keepdim=True)) % table.shape[1]
         chunks: Tensor = F.pad(table.gather(1, from_first), (0, -table.shape[1] % self.c.chunk_size))
@@ -68,7 +68,7 @@ class ChunkEmbedding(nn.Module):
         yield from self.trunk.addresses()
 
     def cost(self, context: int, trunk_cost: TrunkCost) -> FrontEndCost:
-        """Each chunk is a short text of its own."""
+        """FLOPs: each chunk is a short text of its own."""
         count = -(-context // self.c.chunk_size)
         inner = trunk_cost(self.trunk, self.c.chunk_size, None)
         found = Counter({name: count * operations for name, operations in inner.items()})
@@ -76,7 +76,7 @@ class ChunkEmbedding(nn.Module):
 
 
 def chunk_tokens(x: Tensor, there: Tensor) -> Tokens:
-    """Chunks in a row, of which the last may not be there."""
+    """Chunk vectors as tokens; `there` marks the real ones."""
     tokens = sequence_tokens(x)
     tokens.is_real, tokens.is_plain = there, False
     return tokens
@@ -86,7 +86,7 @@ FRONT_ENDS["chunks"] = ChunkEmbedding
 
 
 class TextEmbedding(nn.Module):
-    """Ids (B, N) to Tokens: the text front end."""
+    """Text front end: ids (B, N) to Tokens."""
 
     def __init__(self, c: config.TextEmbedding, width: int) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ class TextEmbedding(nn.Module):
         self, ids: Tensor, *, real: Tensor | None = None, document: Tensor | None = None,
         segment: Tensor | None = None, start: Tensor | None = None, pieces: int | None = None,
     ) -> Tokens:  # fmt: skip
-        """`start` (B,) is the order of the first token, after what a cache holds; `pieces` bounds the documents."""
+        """`start` (B,) is the order of the first token, after a cache; `pieces` is an upper bound of the documents."""
         if ids.dim() != 2:
             raise ConfigError(f"ids must be (batch, tokens), got a tensor of shape {tuple(ids.shape)}")
         if real is None and self.c.pad_id is not None:
@@ -129,7 +129,7 @@ class TextEmbedding(nn.Module):
 
 
 def token_order(ids: Tensor, real: Tensor | None, document: Tensor | None, start: Tensor | None) -> Tensor:
-    """(B, N) the order of each token: padding is not counted, and every document begins anew."""
+    """(B, N) the order of each token: padding is not counted, and every document restarts at 0."""
     every = torch.arange(1, ids.shape[1] + 1, device=ids.device).expand(ids.shape)
     count = every if real is None else real.cumsum(-1)  # tokens up to here
     if document is not None:

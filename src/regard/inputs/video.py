@@ -1,4 +1,4 @@
-"""Video embedding by tubelets, few frames by a square of pixels, on a grid of time, rows, columns; its processor."""
+"""Video embedding by tubelets (a few frames by a square of pixels) on a grid of time, rows, columns; its processor."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,11 +18,11 @@ from regard.data.readers.images import load_image
 from regard.data.records import Record
 from regard.inputs.processors import PROCESSORS, TensorExample
 
-MIDDLE = 127.5  # of the bytes of a pixel
+MIDDLE = 127.5  # middle of the byte range
 
 
 class VideoEmbedding(nn.Module):
-    """Videos (B, T, C, H, W) to Tokens: one linear projection of every tubelet."""
+    """Video front end: videos (B, T, C, H, W) to Tokens by one linear projection of every tubelet."""
 
     def __init__(self, c: config.VideoEmbedding, width: int) -> None:
         super().__init__()
@@ -46,17 +46,18 @@ class VideoEmbedding(nn.Module):
 
 
 def tubelets(films: Tensor, c: config.VideoEmbedding) -> Tensor:  # (B, T, C, H, W) -> (B, N, tube·C·size·size)
-    """The pixels of each block, in the order of time, rows and columns."""
+    """The pixels of each tubelet, in the order of time, rows and columns."""
     cut = (
         films.unfold(1, c.tubelet_size, c.tubelet_size)
         .unfold(3, c.patch_size, c.patch_size)
         .unfold(4, c.patch_size, c.patch_size)
     )
-    return cut.movedim(2, 4).flatten(4).flatten(1, 3)  # (B, t, h, w, C, tube, size, size) before the two
+    return cut.movedim(2, 4).flatten(4).flatten(1, 3)  # (B, t, h, w, C, tube, size, size) before flattening
 
 
 class VideoProcessor:
-    """A folder of frames in the order of their names, an .npz of one array, or numbers (frames, rows, columns, ...)."""
+    """Video processor: a folder of frames in name order, an .npz of one array, or numbers (frames, rows,
+    columns, ...)."""
 
     column = "film"
 
@@ -67,7 +68,7 @@ class VideoProcessor:
 
     @property
     def about(self) -> dict[str, Any]:
-        """What examples depend on: not on what a token is."""
+        """The settings that examples depend on; the token size is not one."""
         return {"film": 1, **{name: getattr(self.front, name) for name in ("frames", "image_size", "channels")}}
 
     def example(self, record: Record, name: str) -> TensorExample:
@@ -76,13 +77,13 @@ class VideoProcessor:
         if len(found) < c.frames:
             raise DataError(f"{where}: {len(found)} frames, expected {c.frames} or more by model.embed.frames; leave "
                             "it out, or pass it over by data.on_bad_record=skip")  # fmt: skip
-        some = [found[place * len(found) // c.frames] for place in range(c.frames)]  # evenly, from the first on
+        some = [found[place * len(found) // c.frames] for place in range(c.frames)]  # evenly spaced, from the first on
         return {
             "film": torch.stack([resize_frame(load_image(frame, c.channels, where), c.image_size) for frame in some])
         }
 
     def blank(self, context: int) -> TensorExample:
-        """An example without content, to count what a model costs."""
+        """An empty example, to count costs."""
         c = self.front
         return {"film": torch.zeros(c.frames, c.channels, c.image_size, c.image_size, dtype=torch.uint8)}
 
@@ -95,7 +96,7 @@ class VideoProcessor:
 
 
 def list_frames(found: Any, beside: Path, where: str) -> Sequence[Any]:
-    """The frames of a video, each something that holds an image; a path is from here, or from the record's file."""
+    """The frames of a video, each an image source; relative paths start at the record's file."""
     if not isinstance(found, str | Path):
         if not hasattr(found, "__len__") or not len(found):
             raise DataError(f"{where} holds {found!r:.60}; expected a folder of frames, an .npz file or an array")
@@ -114,7 +115,7 @@ def list_frames(found: Any, beside: Path, where: str) -> Sequence[Any]:
 
 
 def resize_frame(frame: Tensor, side: int) -> Tensor:  # (C, H, W) -> (C, side, side)
-    """The middle square of a frame, in its final size."""
+    """The centre square of a frame, resized."""
     rows, columns = frame.shape[1:]
     least = min(rows, columns)
     top, left = (rows - least) // 2, (columns - least) // 2

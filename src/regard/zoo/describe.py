@@ -1,4 +1,4 @@
-"""Model descriptions: a config in a few English sentences, made from the config alone.
+"""Model descriptions: a config in a few English sentences, without building the model.
 
 Reads a vocabulary of 50,257. One trunk of 12 layers, 768 wide, 12 heads of 64; pre-norm (layer); causal; ...
 """
@@ -23,7 +23,7 @@ PLACES = {
 
 
 def model_shape(c: config.Transformer | config.DualEncoder) -> str:
-    """Encoder, decoder, encoder-decoder or towers: said by the masks, and by the cross-attention."""
+    """Encoder, decoder, encoder-decoder or dual encoder, from the masks and the cross-attention."""
     if isinstance(c, config.DualEncoder):
         return "towers"
     if c.encoder is not None:
@@ -32,7 +32,7 @@ def model_shape(c: config.Transformer | config.DualEncoder) -> str:
 
 
 def is_causal(mask: expr) -> bool:
-    """Whether no token sees a later one, but for a prefix."""
+    """Whether no token attends to a later one, except in a prefix."""
     match mask:
         case Name(id=name) | Call(func=Name(id=name)):
             return name in ("causal", "prefix")
@@ -45,7 +45,7 @@ def is_causal(mask: expr) -> bool:
 
 
 def describe_model(c: config.Transformer | config.DualEncoder) -> str:
-    """The whole model in words."""
+    """The whole model in sentences."""
     if isinstance(c, config.DualEncoder):
         each = " ".join(
             f"Tower {place}: {lower_first(describe_model(tower))}" for place, tower in enumerate(c.towers, 1)
@@ -111,7 +111,7 @@ def describe_head(c: config.Head, vocab: int) -> str:
 
 
 def describe_trunks(c: config.Transformer) -> Iterator[str]:
-    """The first one whole; of the others what differs from the one before."""
+    """The first trunk in full; of the others the differences from the previous one."""
     if isinstance(c.embed, config.StageEmbedding):
         named = [(f"Stage {place}", each) for place, each in enumerate((*c.embed.trunks, c.trunk), 1)]
     elif c.encoder is not None:
@@ -146,7 +146,7 @@ def trunk_clauses(c: config.Trunk | config.RecurrentStack) -> list[str]:
 
 
 def recurrent_clauses(c: config.RecurrentStack) -> list[str]:
-    """What is to be said of a recurrent stack."""
+    """Clauses about a recurrent stack."""
     wide = f" after embeddings of {c.embed_dim:,}" if c.embed_dim not in (None, c.dim) else ""
     found = [f"{c.depth} layer{'s' * (c.depth > 1)} of {c.cell}, {c.dim:,} wide{wide}",
              "reads from left to right" if c.mask == "causal" else "reads both ways"]  # fmt: skip
@@ -159,7 +159,7 @@ def recurrent_clauses(c: config.RecurrentStack) -> list[str]:
 
 
 def describe_mixer(c: config.Trunk) -> str:
-    """What stands where tokens learn of each other."""
+    """The mixer of a trunk."""
     match c.mixer:
         case config.DenseMixer(max_length=length):
             return f"a map for every pair of {length:,} places"
@@ -193,7 +193,7 @@ def describe_heads(c: config.Attention, dim: int) -> str:
 
 
 def number_range(counts: int | tuple[int, ...]) -> str:
-    """One number, or the least and the most of those that differ from layer to layer."""
+    """One number, or the range of numbers that differ by layer."""
     least, most = (min(counts), max(counts)) if isinstance(counts, tuple) else (counts, counts)
     return str(least) if least == most else f"{least} to {most}"
 

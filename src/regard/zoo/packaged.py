@@ -1,4 +1,4 @@
-"""Packaged models: trained models that come with the package, by name; folders as `save` writes them."""
+"""Packaged models: trained models in the package, by name; folders as `save` writes them."""
 
 from importlib.resources import files
 from pathlib import Path
@@ -7,7 +7,7 @@ DEFAULT_TRANSLATOR = "en-fr"
 
 
 def packaged_model(name: str | Path) -> Path | None:
-    """The folder of a model that comes with the package; a model or a run of that name on the disk goes before it."""
+    """The folder of a packaged model; a model or run of that name on disk takes precedence."""
     mine = any((Path(name) / inner).exists() for inner in ("config.json", "config.toml", "checkpoints"))
     return packaged_dir() / str(name) if not mine and str(name) in packaged_names() else None
 

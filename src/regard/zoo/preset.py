@@ -1,7 +1,7 @@
-"""Presets: whole model configs as TOML files, loaded by name, changed, and kept in proportion.
+"""Presets: whole model configs as TOML files, loaded by name, changed, and rescaled.
 
-A file may begin from another (`preset = "gpt2"`) and say what differs. Its [about] table says where the numbers come
-from and is no setting of the model. The short keys that files and recipes use for model settings are in SHORT_KEYS.
+A file may extend another (`preset = "gpt2"`) and give the differences. Its [about] table names the source of the
+numbers and is not part of the config. Short keys for model settings in files and recipes are in SHORT_KEYS.
 """
 
 import tomllib
@@ -17,7 +17,7 @@ from regard.config.overrides import merge_tables
 
 @dataclass(frozen=True, kw_only=True)
 class PresetVariant:
-    """The same model otherwise: `change` is what `preset` takes, such as {"vocab": 30_000}."""
+    """A changed preset: `change` is what `preset` takes, such as {"vocab": 30_000}."""
 
     what: str
     change: dict[str, Any]
@@ -25,9 +25,9 @@ class PresetVariant:
 
 @dataclass(frozen=True, kw_only=True)
 class PresetInfo:
-    """Title, paper, and the `source` that the numbers were read from.
+    """Title, paper, and the `source` of the numbers.
 
-    `said` is the size that papers and lectures give, `rounded` a sentence on where they rounded or erred.
+    `said` is the size in papers and lectures, `rounded` a sentence on rounding or errors there.
     """
 
     title: str
@@ -39,12 +39,12 @@ class PresetInfo:
 
 
 def preset_info(name: str) -> PresetInfo:
-    """What is known of a preset besides its settings."""
+    """Facts about a preset besides its settings."""
     given = read_preset(name)["about"]
     return PresetInfo(**{**given, "also": tuple(PresetVariant(**each) for each in given.get("also", ()))})
 
 
-# A short key for a setting that is often changed, and the paths it stands for.
+# Short key of a setting that is often changed, and its paths.
 SHORT_KEYS = {
     "dim": ("trunk.dim",),
     "depth": ("trunk.depth",),
@@ -57,11 +57,11 @@ SHORT_KEYS = {
     "dropout": ("trunk.dropout.embed", "trunk.dropout.attention", "trunk.dropout.residual"),
     "vocab": ("embed.vocab",),
 }
-ALIKE = ("dim", "depth", "heads", "kv_heads", "kernel", "hidden", "dropout")  # an encoder follows these words too
+ALIKE = ("dim", "depth", "heads", "kv_heads", "kernel", "hidden", "dropout")  # these apply to an encoder too
 
 
 def preset(name: str, /, **changes: Any) -> config.Transformer | config.DualEncoder:
-    """A model by its name, with changes by short words or tables: preset("gpt2", depth=4, trunk={"norm_placement":
+    """A preset by its name, with changes by short keys or tables: preset("gpt2", depth=4, trunk={"norm_placement":
     "post"})."""
     base = preset_table(name)
     if "towers" not in base:
@@ -75,7 +75,7 @@ def preset(name: str, /, **changes: Any) -> config.Transformer | config.DualEnco
 
 
 def expand_preset(given: dict[str, Any], path: str = "") -> dict[str, Any]:
-    """The whole table of a model: its preset, if it names one, with the short words spelt out and laid over it."""
+    """The complete table of a model: its preset, if it names one, with the short keys expanded and merged over it."""
     given = dict(given)
     base = preset_table(given["preset"], path) if "preset" in given else {}
     if "towers" in base:
@@ -95,8 +95,8 @@ def expand_preset(given: dict[str, Any], path: str = "") -> dict[str, Any]:
 
 
 def keep_proportions(whole: dict[str, Any], base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """A trunk of another width keeps the width of its heads, how many of them share their keys, and scales that were
-    a root of its width."""
+    """Rescale a trunk to another width: head width, the ratio of kv_heads, and scales that are a root of the width stay
+    in proportion."""
     theirs, ours = base.get("trunk"), changes.get("trunk")
     if not (theirs and isinstance(ours, dict) and isinstance(ours.get("dim"), int) and ours["dim"] > 0):
         return whole
@@ -105,7 +105,7 @@ def keep_proportions(whole: dict[str, Any], base: dict[str, Any], changes: dict[
 
 
 def scale_mlp(whole: dict[str, Any], base: dict[str, Any], ours: dict[str, Any]) -> dict[str, Any]:
-    """The feed-forward stays as many times as wide, where that is a whole number."""
+    """Keep the ratio of MLP width to model width, where that is an integer."""
     known, said = base.get("mlp", {}), ours.get("mlp", {})
     if "hidden" not in known or not isinstance(said, dict) or said.keys() & {"hidden", "kind"}:
         return whole
@@ -129,7 +129,7 @@ def scale_heads(whole: dict[str, Any], base: dict[str, Any], ours: dict[str, Any
 
 
 def rescale_by_dim(whole: dict[str, Any], before: int, after: int, changes: dict[str, Any]) -> dict[str, Any]:
-    """embed.scale = sqrt(dim) and head.scale = 1/sqrt(dim) go on being so, unless they are said."""
+    """Keep embed.scale = sqrt(dim) and head.scale = 1/sqrt(dim) at a new width, unless they are given."""
     for name, power in (("embed", 0.5), ("head", -0.5)):
         tables = [given.get(name) for given in (whole, changes)]
         now, said = (given if isinstance(given, dict) else {} for given in tables)
@@ -140,14 +140,14 @@ def rescale_by_dim(whole: dict[str, Any], before: int, after: int, changes: dict
 
 
 def preset_table(name: Any, path: str = "") -> dict[str, Any]:
-    """The settings of a preset, as nested dicts; what is not said is the default."""
+    """The settings of a preset as nested dicts; absent ones are defaults."""
     own = read_preset(name, path)
     own.pop("about")
     return expand_preset(own) if "preset" in own else own
 
 
 def read_preset(name: Any, path: str = "") -> dict[str, Any]:
-    """A preset's file."""
+    """The file of a preset."""
     where = f"{path}.preset" if path else "preset"
     if name not in config.PRESETS:
         near = did_you_mean(str(name), config.PRESETS)
@@ -156,9 +156,9 @@ def read_preset(name: Any, path: str = "") -> dict[str, Any]:
 
 
 def expand_short_keys(given: dict[str, Any], path: str, encoder: bool = False) -> dict[str, Any]:
-    """Short words become the settings they stand for; said both ways, they must agree.
+    """Expand short keys to the settings they stand for; if both are given, they must agree.
 
-    An `encoder` follows those that are ALIKE, where it says nothing else.
+    An `encoder` takes those in ALIKE, where it has no setting of its own.
     """
     whole: dict[str, Any] = {}
     known = [*SHORT_KEYS, "preset", *(field.name for field in fields(config.Transformer))]
@@ -178,7 +178,7 @@ def expand_short_keys(given: dict[str, Any], path: str, encoder: bool = False) -
             for name in tables:
                 under = inner.get(name, {})
                 if not isinstance(under, dict):
-                    return whole  # the reader says that it is no table
+                    return whole  # the reader reports that it is not a table
                 inner[name] = dict(under)
                 inner = inner[name]
             if last in inner and inner[last] != value:

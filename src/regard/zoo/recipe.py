@@ -1,4 +1,4 @@
-"""Recipes: a TOML file or a packaged name, with overrides, read into a config.Recipe and filled in with what follows.
+"""Recipes: a TOML file or a packaged name, with overrides, read into a config.Recipe with derived defaults.
 
 The towers of a dual encoder are tables of any name, each filled in as a single model would be:
 
@@ -22,10 +22,10 @@ from regard.config.reader import parse_toml, read_file
 from regard.zoo.preset import expand_preset, expand_short_keys, preset_table
 
 PRECISIONS = ("fp32", "mixed", "bf16")
-# tasks of models that see what comes before and after a token
+# tasks of bidirectional models
 BOTH_WAYS = ("masked_lm", "classification", "regression", "token_classification", "question_answering")
-ONE_WAY = ("text", "pixels", "masked_conv", "multimodal", "")  # front ends of models that tell what comes next
-UNKNOWN_VOCAB = 1  # a vocabulary of one: the tokenizer will say
+ONE_WAY = ("text", "pixels", "masked_conv", "multimodal", "")  # front ends of autoregressive models
+UNKNOWN_VOCAB = 1  # placeholder until the tokenizer is known
 HERE = Path(__file__).resolve()
 FOLDERS = (HERE.parents[1] / "recipes", HERE.parents[3] / "recipes")  # in an installed package, in a checkout
 
@@ -36,7 +36,7 @@ def packaged_recipes() -> dict[str, Path]:
 
 
 def read_recipe(path: str | Path, overrides: Iterable[str] = ()) -> config.Recipe:
-    """The recipe in a TOML file, or the packaged one of that name, after overrides such as "model.depth=6"."""
+    """Read a recipe from a TOML file or by packaged name, after overrides such as "model.depth=6"."""
     given, changes = parse_toml(read_file(find_recipe(path)), path), dict[str, Any]()
     if not given:
         raise config.ConfigError(f"{path}: the file holds no settings; write some, or name a packaged recipe")
@@ -47,8 +47,8 @@ def read_recipe(path: str | Path, overrides: Iterable[str] = ()) -> config.Recip
 
 
 def describe_kind_changes(path: str | Path, overrides: Iterable[str]) -> list[str]:
-    """What changes with the kind of an optimizer or a schedule: a table of another kind replaces the recipe's own, so
-    its settings are not those of the file any more, but the usual ones of the new kind."""
+    """Notices where an override changes the kind of an optimizer or schedule: its table replaces the recipe's, so other
+    settings are the defaults of the new kind."""
     lines, changes, told = list(overrides), dict[str, Any](), list[str]()
     for line in lines:
         apply_override(changes, line)
@@ -56,7 +56,7 @@ def describe_kind_changes(path: str | Path, overrides: Iterable[str]) -> list[st
     asked = {name: nested_table(changes, "train", name) for name in ("optimizer", "schedule")}
     if (
         not any("kind" in table for table in asked.values()) or not find_recipe(path).is_file()
-    ):  # a pipe is read only once
+    ):  # a pipe can be read only once
         return told
     before, after = (config.to_dict(read_recipe(path, some).train) for some in ([], lines))
     for name, typed in asked.items():
@@ -74,7 +74,7 @@ def describe_kind_changes(path: str | Path, overrides: Iterable[str]) -> list[st
 
 
 def model_from_table(given: dict[str, Any], task: str = "next_token") -> config.Transformer:
-    """The model that a recipe with this table of it would have, for a task."""
+    """The model of a recipe with this [model] table, for a task."""
     tables = config.canonical_tree(config.Recipe, {"model": given, "task": {"kind": task}})
     made = config.from_dict(config.Recipe, fill_defaults(tables, {})).model
     assert isinstance(made, config.Transformer)
@@ -82,11 +82,11 @@ def model_from_table(given: dict[str, Any], task: str = "next_token") -> config.
 
 
 def find_recipe(path: str | Path) -> Path:
-    """A file first, then a name; a run's folder stands for its config.toml."""
+    """Find a recipe: a file first, then a name; a run's folder stands for its config.toml."""
     path, known = Path(path), packaged_recipes()
     if path.is_dir() and (path / "config.toml").is_file():
         return path / "config.toml"
-    if path.is_dir() and str(path) in known:  # a folder that is no run hides nothing
+    if path.is_dir() and str(path) in known:  # a folder that is not a run does not hide a packaged name
         return known[str(path)]
     if path.exists() or str(path) not in known:
         if not path.exists():
@@ -97,16 +97,15 @@ def find_recipe(path: str | Path) -> Path:
 
 
 def fill_defaults(given: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """The file's tables with the changes laid over them, and what follows from the rest: the model's whole table, its
-    precision, the places it must know, its vocabulary.
+    """The file's tables with the overrides merged, and derived defaults filled in: the model's complete table, its
+    precision, positions and vocabulary.
 
-    Works on tables, before any config is made: once a dataclass has its defaults, a setting that was typed and one that
-    was not look alike, and only the latter may follow from something else. `asked` is what was typed, `whole` has the
-    preset's settings below it.
+    This works on tables, before any config is built: once a dataclass has its defaults, given and omitted settings look
+    alike, and only omitted ones may be derived. `asked` has the given settings, `whole` also those of the preset.
     """
     tables = [table.get(name, {}) for table in (given, changes) for name in ("model", "train")]
     if not all(isinstance(table, dict) for table in tables):
-        return merge_tables(given, changes)  # the reader says what is wrong
+        return merge_tables(given, changes)  # the reader reports what is wrong
     model, train, model_changes, train_changes = tables
     if is_dual_encoder(merge_tables(model, model_changes)):
         return expand_towers(given, changes, fill_defaults)
@@ -124,8 +123,8 @@ def fill_defaults(given: dict[str, Any], changes: dict[str, Any]) -> dict[str, A
     default_mask(whole, asked, task)
     default_positions(whole, asked, train.get("context", config.Train().context))
     default_head(whole, asked, task)
-    # model.precision and train.precision are one setting in two tables: what an override says wins over the file, in
-    # whichever of the two it was said; contradictory overrides of both are left for the reader to refuse
+    # model.precision and train.precision are one setting in two tables: an override of either wins over the file;
+    # contradictory overrides of both are left for the reader to refuse
     if train.get("precision") in PRECISIONS and ("precision" not in whole or "precision" in train_changes):
         whole.setdefault("precision", train["precision"])
         if "precision" not in model_changes:  # else the reader compares the two
@@ -139,14 +138,14 @@ def fill_defaults(given: dict[str, Any], changes: dict[str, Any]) -> dict[str, A
 
 
 def front_end_kind(whole: dict[str, Any]) -> str:
-    """The kind of its front end; nothing where the reader will say what is wrong with it."""
+    """The kind of the front end; "" where the reader will report an error."""
     embed = whole.get("embed", {})
     return str(embed.get("kind", "text")) if isinstance(embed, dict) else ""
 
 
 def default_vocab(whole: dict[str, Any], table: dict[str, Any]) -> None:
-    """A placeholder where the tokenizer will say how many words there are: presets bring the vocabulary of their paper,
-    which is not the data's."""
+    """A placeholder vocabulary until the tokenizer is known: a preset has that of its paper, which does not fit the
+    data."""
     if front_end_kind(whole) == "text" and "vocab" not in nested_table(table, "embed"):
         whole["embed"] = {**nested_table(whole, "embed"), "vocab": UNKNOWN_VOCAB}
     if front_end_kind(whole) == "multimodal" and "vocab" not in nested_table(table, "embed", "text"):
@@ -154,7 +153,7 @@ def default_vocab(whole: dict[str, Any], table: dict[str, Any]) -> None:
 
 
 def default_mask(whole: dict[str, Any], table: dict[str, Any], task: dict[str, Any]) -> None:
-    """A recipe's own default is a decoder, where nothing says that the model may look both ways."""
+    """Make a model causal by default, unless something says that it is bidirectional."""
     trunk = whole.setdefault("trunk", {})
     both_ways = "preset" in table or task.get("kind") in BOTH_WAYS or front_end_kind(whole) not in ONE_WAY
     if both_ways and isinstance(trunk, dict):
@@ -162,7 +161,7 @@ def default_mask(whole: dict[str, Any], table: dict[str, Any], task: dict[str, A
 
 
 def default_positions(whole: dict[str, Any], table: dict[str, Any], context: Any) -> None:
-    """As many learned places as there are tokens; tables of places on a grid stay as they are.
+    """Set learned position tables to the number of tokens; those on a grid stay.
 
     A preset's length is replaced too: a longer table than the context would hold rows that are never trained.
     """
@@ -174,7 +173,7 @@ def default_positions(whole: dict[str, Any], table: dict[str, Any], context: Any
 
 
 def default_head(whole: dict[str, Any], table: dict[str, Any], task: dict[str, Any]) -> None:
-    """A head that can be asked this, as wide as the data will say."""
+    """A head for the task, with as many outputs as the data will need."""
     said, head = (
         "head" in table,
         head_for_task(task, nested_table(whole, "head"), has_cls_token(nested_table(whole, "embed"))),
@@ -182,8 +181,8 @@ def default_head(whole: dict[str, Any], table: dict[str, Any], task: dict[str, A
     if not said and head:
         whole["head"] = head
     elif not said and front_end_kind(whole) not in ONE_WAY and nested_table(whole, "head").get("kind", "lm") == "lm":
-        whole["head"] = {"kind": "none"}  # the task says that it needs another
-    # a preset's own number of classes (1,000 of ImageNet) goes: the data say it, in `resolve_sizes`
+        whole["head"] = {"kind": "none"}  # the task reports that it needs another
+    # drop a preset's number of classes (1,000 of ImageNet): `resolve_sizes` takes it from the data
     if task.get("kind") in ("classification", "regression") and "out" not in nested_table(table, "head"):
         whole["head"] = {name: value for name, value in nested_table(whole, "head").items() if name != "out"}
     if nested_table(whole, "head").get("kind") == "token" and "out" not in nested_table(table, "head"):
@@ -191,9 +190,9 @@ def default_head(whole: dict[str, Any], table: dict[str, Any], task: dict[str, A
 
 
 def front_end_config(embed: dict[str, Any]) -> Any:
-    """The front end that a table describes; None where the reader will say what is wrong with it.
+    """The front end config of a table; None where the reader will report an error.
 
-    A mistake is passed over here, since the reader names it by its whole path, and this table has none.
+    Errors are ignored here, since the reader names the setting by its whole path, which this table lacks.
     """
     try:
         return config.from_dict(config.Transformer, {"embed": embed, "head": {"kind": "none"}}).embed
@@ -202,22 +201,21 @@ def front_end_config(embed: dict[str, Any]) -> Any:
 
 
 def fixed_token_count(embed: dict[str, Any]) -> int | None:
-    """How many tokens a front end makes, where that is always the same."""
+    """The number of tokens of a front end, if it is fixed."""
     count = getattr(front_end_config(embed), "count", None)
     return count if isinstance(count, int) else None
 
 
 def position_count(embed: dict[str, Any]) -> int | list[int] | None:
-    """How many tokens a front end makes, on each axis where they stand on a grid."""
+    """The number of positions of a front end, by axis where tokens lie on a grid."""
     front = front_end_config(embed)
     grid = front.grid if isinstance(front, config.VideoEmbedding) else getattr(front, "raster", None)
     return fixed_token_count(embed) if grid is None else list(grid)
 
 
 def max_positions(model: dict[str, Any], side: str, context: Any) -> Any:
-    """What a trunk must know places for: the tokens of a text, of what an encoder sees, or of both together; the rows
-    and columns of tokens that stand on a grid.
-    """
+    """The positions that a trunk needs: tokens of a text, of an encoder's input, or of both together; rows and columns
+    of tokens on a grid."""
     if side == "encoder":
         return position_count(nested_table(model, "encoder", "embed")) or context
     if front_end_kind(model) not in ("text", "multimodal"):
@@ -231,12 +229,12 @@ def max_positions(model: dict[str, Any], side: str, context: Any) -> Any:
 
 
 def has_cls_token(embed: dict[str, Any]) -> bool:
-    """Whether a front end puts a learned token first, to stand for the whole."""
+    """Whether a front end has a learned class token."""
     return getattr(front_end_config(embed), "cls_tokens", False) is True
 
 
 def head_for_task(task: dict[str, Any], head: dict[str, Any], cls: bool = False) -> dict[str, Any]:
-    """A head that can be asked this, where the model's own cannot; nothing where it can."""
+    """A head for the task if the model's own does not fit; else {}."""
     kind, asked = head.get("kind", "lm"), task.get("kind")
     if asked == "masked_lm":
         wanted = "pretraining" if task.get("next_sentence") is True else "lm"
@@ -247,12 +245,12 @@ def head_for_task(task: dict[str, Any], head: dict[str, Any], cls: bool = False)
 
 
 def has_encoder(model: dict[str, Any]) -> bool:
-    """Whether a model has an encoder beside its trunk, by itself or from its preset."""
+    """Whether a model has an encoder, of its own or from its preset."""
     return "encoder" in model or (model.get("preset") in config.PRESETS and "encoder" in preset_table(model["preset"]))
 
 
 def nested_table(outer: dict[str, Any], *names: str) -> dict[str, Any]:
-    """A table in a table; an empty one where there is none, or something else."""
+    """A table in a table; an empty one if there is none, or another type."""
     for name in names:
         inner = outer.get(name)
         outer = inner if isinstance(inner, dict) else {}
@@ -264,13 +262,13 @@ Fill = Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]]
 
 
 def is_dual_encoder(model: dict[str, Any]) -> bool:
-    """Whether a table of a model describes several beside each other."""
+    """Whether a model table describes a dual encoder."""
     preset = model.get("preset")
     return model.get("kind") == "dual_encoder" or (preset in config.PRESETS and "towers" in preset_table(preset))
 
 
 def expand_towers(given: dict[str, Any], changes: dict[str, Any], fill: Fill) -> dict[str, Any]:
-    """A recipe's tables with all towers whole; `fill` makes the tables of a recipe of one model whole."""
+    """A recipe's tables with all towers completed; `fill` completes the tables of a recipe with one model."""
     asked = merge_tables(given, changes)
     model, train = asked["model"], asked.get("train", {})
     base = preset_table(model["preset"]) if "preset" in model else {}
@@ -283,7 +281,7 @@ def expand_towers(given: dict[str, Any], changes: dict[str, Any], fill: Fill) ->
 
 
 def tower_tables(model: dict[str, Any], base: dict[str, Any]) -> list[tuple[str, Any]]:
-    """The tables of the towers with their paths: those that have names, or the list of all."""
+    """The tower tables with their paths: named ones, or the list of all."""
     named = {name: each for name, each in model.items() if name not in OWN}
     for name, each in named.items():
         if not isinstance(each, dict):
@@ -298,7 +296,7 @@ def tower_tables(model: dict[str, Any], base: dict[str, Any]) -> list[tuple[str,
 
 
 def expand_tower(given: dict[str, Any], path: str, train: dict[str, Any], fill: Fill) -> dict[str, Any]:
-    """One of them, as a model that reads the whole and gives one vector; only a text has the run's context."""
+    """One tower as a model with one output vector; only text has the run's context."""
     given = config.canonical_tree(config.Transformer, given, path)
     front = expand_preset(given, path).get("embed", {})
     textual = not isinstance(front, dict) or front.get("kind", "text") == "text"
