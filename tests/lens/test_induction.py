@@ -30,6 +30,7 @@ def test_the_planted_heads_are_found_and_only_they_and_their_keys_matter(ablatio
     assert first.previous.value > 0.99 and second.induction.value > 0.85  # the first token has none before it
     assert found.composition > 0.1 and found.other_composition == pytest.approx(0, abs=1e-12)
     assert found.paths["q"] == found.paths["v"] == pytest.approx(found.loss, abs=1e-12)
+    assert found.layer_paths == pytest.approx(found.paths, abs=1e-12)  # no other head of that layer is in use
     assert found.other_ablated == pytest.approx(found.loss, abs=1e-12)
     worse = [found.ablated[first.name], found.ablated[second.name], found.paths["k"], found.first_loss]
     assert all(loss > found.loss + 0.3 for loss in worse)
@@ -56,7 +57,8 @@ def test_losses_are_those_by_hand_in_every_causal_shape(name):
     assert found.first_loss == pytest.approx(float(losses[:, : length - 1].mean()), rel=1e-5)
     assert found.loss == pytest.approx(float(losses[:, length:].mean()), rel=1e-5)
     assert found.ablated[found.induction.name] == pytest.approx(float(without), rel=1e-5)
-    assert set(found.paths) == set("kqv") and all(map(math.isfinite, found.paths.values()))
+    patched = [*found.paths.values(), *found.layer_paths.values()]
+    assert set(found.paths) == set(found.layer_paths) == set("kqv") and all(map(math.isfinite, patched))
     assert [each.name for each in found.heads] == [
         f"{layer}.{head}" for layer in range(model.c.trunk.depth) for head in range(model.c.trunk.heads[0])
     ]
@@ -69,7 +71,7 @@ def test_the_table_the_page_and_the_picture_have_the_numbers():
     assert (read["previous"], read["induction"], read["stands_out"]) == ("0.1", "1.2", True)
     assert len(read["heads"]) == 6 and "induction score of 1.2" in str(found) and "1.2" in found._repr_html_()
     assert found.picture().values.flatten().tolist() == pytest.approx(
-        [found.loss, found.ablated["0.1"], found.ablated["1.2"], *found.paths.values()]
+        [found.loss, found.ablated["0.1"], found.ablated["1.2"], *found.paths.values(), *found.layer_paths.values()]
     )
     assert "0.1 and 1.2 have the patterns" in found.table().note
 
@@ -104,7 +106,7 @@ def test_what_cannot_be_measured_is_left_out_with_its_reason(settings, words):
     randomise(model)
     found = lens.find_induction_circuit(model, length=5)
 
-    assert words in str(found) and found.paths == {} and len(found.ablated) == 6
+    assert words in str(found) and found.paths == found.layer_paths == {} and len(found.ablated) == 6
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,26 @@ def test_a_path_into_a_head_is_the_one_by_hand(name, reads):
     assert_close(result.grids[0].raw[0, 0], by_hand, atol=1e-12, rtol=0)
 
 
+EVERY = [(name, f"attn.{letter}") for name in PRE_NORM for letter in "qkv"] + [(name, "cross.q") for name in ENCODED]
+
+
+@pytest.mark.parametrize(("name", "reads"), EVERY)
+def test_a_path_into_all_heads_of_a_layer_is_the_one_by_hand(name, reads):
+    model, clean, corrupted = pair(name, torch.float64)
+    receiver, (part, letter) = f"1.{reads}", reads.split(".")
+    result = lens.patch_paths(model, clean, corrupted, metric=METRIC, senders=["0.1"], receivers=[receiver])
+    before = "trunk.1.residual_attn" if part == "cross" else "trunk.0.residual"
+    stream = record_activations(model, corrupted, before)[before] + change_of_head(model, 0, 1, clean, corrupted)
+    norm = getattr(model.trunk.blocks[1 % len(model.trunk.blocks)], f"{part}_norm")
+    with torch.no_grad(), looking(model, f"trunk.1.{part}.input", edit=lambda *_: norm(stream)):
+        moved = record_activations(model, corrupted, f"trunk.1.{part}.{letter}")[f"trunk.1.{part}.{letter}"]
+    with torch.no_grad(), looking(model, f"trunk.1.{part}.{letter}", edit=lambda *_: moved):
+        by_hand = run_metric(model, corrupted, bind_metric(model, corrupted, METRIC)).mean()
+
+    assert result.grids[0].columns == (receiver,)
+    assert_close(result.grids[0].raw[0, 0], by_hand, atol=1e-12, rtol=0)
+
+
 @pytest.mark.parametrize("name", WITH_MLP)
 @pytest.mark.parametrize("direction", ["denoise", "noise"])
 def test_the_last_mlp_has_one_path_to_the_logits_and_patching_it_is_that_path(name, direction):
@@ -151,6 +171,10 @@ def test_a_model_with_norms_after_the_sum_is_refused():
         ({"senders": ["0.cross"]}, "block 0 has no cross"),
         ({"receivers": ["1.2"]}, "receivers: no '1.2'; write 1.2.q"),
         ({"receivers": ["1.7.q"]}, "has 3 heads"),
+        ({"receivers": ["1.attn.2.q"]}, "receivers: no '1.attn.2.q'"),
+        ({"receivers": ["1.attn"]}, r"receivers: no '1.attn'; .* 1.attn.k \(all heads\)"),
+        ({"receivers": ["1.cross.q"]}, "block 1 has no cross"),
+        ({"receivers": ["x.attn.q"]}, "receivers: no 'x.attn.q'"),
         ({"senders": ["1.2"], "receivers": ["1.0.q", "0.mlp"]}, "1.2 does not run before 1.0.q, 0.mlp"),
     ],
 )
@@ -162,8 +186,9 @@ def test_a_component_that_is_not_there_is_refused(settings, words):
 
 def test_keys_of_cross_attention_do_not_read_the_stream():
     model, clean, corrupted = pair("translator")
-    with pytest.raises(ConfigError, match="of cross-attention only q does"):
-        lens.patch_paths(model, clean, corrupted, metric=METRIC, receivers=["1.cross.0.k"])
+    for receiver in ("1.cross.0.k", "1.cross.k"):
+        with pytest.raises(ConfigError, match="of cross-attention only q does"):
+            lens.patch_paths(model, clean, corrupted, metric=METRIC, receivers=[receiver])
 
 
 def test_paths_of_a_model_in_mixed_precision_are_those_in_fp32_but_for_rounding():

@@ -6,6 +6,8 @@
 It is looked for where nothing else helps: random tokens, said twice. Weights and patterns name the two heads and how
 they compose. Whether the model needs them is measured by its loss on the second half: without either head, and with
 what the one writes patched for what it writes in another text, on the direct path into the other's keys alone.
+The same path is patched into all heads of that layer at once: several of them may copy, and what one of them writes
+beside that may cancel what another one writes, so that each matters alone and all together do not.
 """
 
 from collections.abc import Callable
@@ -67,6 +69,7 @@ class InductionCircuit(LensResult):
     loss: float  # on the second half
     ablated: dict[str, float]  # without a head of these two layers, by its name
     paths: dict[str, float]  # with the path into the induction head's k, q or v patched
+    layer_paths: dict[str, float]  # with the path into that of every head of its layer patched
     ablation: str  # mean or zero
     left_out: tuple[str, ...] = ()
 
@@ -94,6 +97,8 @@ class InductionCircuit(LensResult):
             *((f"loss without {each.name}", self.ablated[each.name], self.other_ablated) for each in (first, second)),
             *((f"loss with the path {first.name} to {second.name}.{reads} patched", loss, None)
               for reads, loss in self.paths.items()),
+            *((f"loss with the path {first.name} to {second.layer}.attn.{reads} patched", loss, None)
+              for reads, loss in self.layer_paths.items()),
         ]  # fmt: skip
         return Table("Is there an induction circuit?", ("measure", "value", "others"), tuple(rows), self.note())
 
@@ -116,7 +121,8 @@ class InductionCircuit(LensResult):
     def picture(self) -> Picture:
         names = {"whole": self.loss, **{f"without {each.name}": self.ablated[each.name]
                                         for each in (self.previous, self.induction)}}  # fmt: skip
-        names |= {f"{self.previous.name} to {self.induction.name}.{reads}": loss for reads, loss in self.paths.items()}
+        paths = ((self.induction.name, self.paths), (f"{self.induction.layer}.attn", self.layer_paths))
+        names |= {f"{self.previous.name} to {where}.{reads}": loss for where, of in paths for reads, loss in of.items()}
         return Picture("bars", "What does the loss on what was said before depend on?",
                        torch.tensor([list(names.values())]), ["second half"], list(names), "nats a token")  # fmt: skip
 
@@ -153,10 +159,10 @@ def find_induction_circuit(  #: S155
             ablated[each.name] = prompt_loss(model, clean, targets)
         if progress is not None:
             progress(done, len(near))
-    paths, unpatched = patched_losses(model, clean, other, targets, first, second)
+    paths, layer_paths, unpatched = patched_losses(model, clean, other, targets, first, second)
     return InductionCircuit(
         heads, first, second, composition, others, prompt_loss(model, clean, first_half_targets(clean.ids, length)),
-        prompt_loss(model, clean, targets), ablated, paths, ablation, (*why, *unpatched),
+        prompt_loss(model, clean, targets), ablated, paths, layer_paths, ablation, (*why, *unpatched),
     )  # fmt: skip
 
 
@@ -223,14 +229,15 @@ def pair_composition(
 
 def patched_losses(
     model: Any, clean: Prompt, other: Prompt, targets: Tensor, first: InductionHead, second: InductionHead
-) -> tuple[dict[str, float], tuple[str, ...]]:
-    """The loss on the second half with what the first head writes taken from another text, for the second's k, q or v
-    alone; and why there is none."""
+) -> tuple[dict[str, float], dict[str, float], tuple[str, ...]]:
+    """The loss on the second half with what the first head writes taken from another text, for the k, q or v of the
+    second alone, and of all heads of its layer; and why there is none."""
     try:
         check_plain_sums(model)
     except ConfigError as problem:
-        return {}, (f"No {problem}.",)
-    receivers = [f"{second.name}.{reads}" for reads in "kqv"]
+        return {}, {}, (f"No {problem}.",)
+    receivers = [f"{where}.{reads}" for where in (second.name, f"{second.layer}.attn") for reads in "kqv"]
     found = patch_paths(model, clean, other, metric=target_loss(targets), senders=[first.name], receivers=receivers,
                         direction="noise")  # fmt: skip
-    return dict(zip("kqv", found.grids[0].raw[0].tolist(), strict=True)), ()
+    losses = found.grids[0].raw[0].tolist()
+    return dict(zip("kqv", losses[:3], strict=True)), dict(zip("kqv", losses[3:], strict=True)), ()

@@ -3,6 +3,7 @@ Goldowsky-Dill et al. 2023).
 
     senders      embed, 0.3 (head 3 of block 0), 0.attn, 0.mlp, 1.cross, 1.cross.2
     receivers    1.2.q, 1.2.k, 1.2.v (what head 2 of block 1 reads), 1.cross.2.q, 1.mlp, final
+                 1.attn.q, 1.attn.k, 1.attn.v, 1.cross.q (what all heads of block 1 read)
 
 The receiver reads norm(stream + (what the sender adds in the one run - what it adds in the other)), and everything
 else of its input is as in the run that is patched: no block between the two passes the change on. After the receiver
@@ -102,22 +103,24 @@ def patch_receiver(
         if end.part == "final":
             return {stream: lambda address, was: x.to(was.dtype)}
         norm = getattr(find_block(runs.model, end.layer), f"{end.part}_norm")
-        frozen = {name: keep_one_head(base[name], runs.model, end, name) for name in inside}
+        frozen = {name: keep_others(base[name], runs.model, end, name) for name in inside}
         return {f"trunk.{end.layer}.{end.part}.input": lambda address, was: norm(x).to(was.dtype)} | frozen
 
     return runs.measure(len(starts), edits, min(end.layer, depth - 1) if runs.resumes else 0)
 
 
-def keep_one_head(value: Tensor, model: Any, end: Component, address: str) -> HookEdit:
-    """Only the receiving head reads the changed input: in q, k or v every other head is as in the patched run."""
+def keep_others(value: Tensor, model: Any, end: Component, address: str) -> HookEdit:
+    """Only the receiver, one head or all of them, reads the changed input: q, k and v of the rest stay as they are."""
     heads = find_attentions(model)[f"trunk.{end.layer}.{end.part}"].heads
-    head = end.head or 0
 
     def edit(_: str, x: Tensor) -> Tensor:  # (B·R, H, N, d)
         was = value.repeat_interleave(len(x) // len(value), 0)
-        if address.endswith(f".{end.reads}"):
-            own = head * was.shape[1] // heads  # heads may share keys and values
-            was[:, own] = x[:, own]
+        if not address.endswith(f".{end.reads}"):
+            return was
+        if end.head is None:
+            return x
+        own = end.head * was.shape[1] // heads  # heads may share keys and values
+        was[:, own] = x[:, own]
         return was
 
     return edit
@@ -177,19 +180,27 @@ def parse_sender(model: Any, name: str) -> Component:
 
 
 def parse_receiver(model: Any, name: str) -> Component:
-    """0.3.q, 0.3.k, 0.3.v, 0.cross.3.q, 0.mlp or final."""
-    if name == "final":
-        return Component(name, model.c.trunk.depth, "final")
-    layer, *rest = name.split(".")
-    if layer.isdecimal() and rest == ["mlp"]:
-        return check_component(model, Component(name, int(layer), "mlp"))
-    part = "cross" if rest[:1] == ["cross"] else "attn"
-    head, reads = ([*rest[part == "cross" :], "", ""])[:2]
-    if not layer.isdecimal() or not head.isdecimal() or len(rest) != 2 + (part == "cross") or reads not in tuple("qkv"):
-        raise ConfigError(f"receivers: no {name!r}; write 1.2.q, 1.2.k or 1.2.v (a head), 1.cross.2.q, 1.mlp or final")
+    """0.3.q (of a head), 0.attn.q (of all heads), 0.cross.3.q, 0.cross.q, 0.mlp or final."""
+    head, reads = "", ""
+    match name.split("."):
+        case ["final"]:
+            return Component(name, model.c.trunk.depth, "final")
+        case [layer, "mlp"]:
+            part = "mlp"
+        case [layer, ("attn" | "cross") as part, ("q" | "k" | "v") as reads]:
+            pass
+        case [layer, "cross" as part, head, ("q" | "k" | "v") as reads] if head.isdecimal():
+            pass
+        case [layer, head, ("q" | "k" | "v") as reads] if head.isdecimal():
+            part = "attn"
+        case _:
+            layer = ""
+    if not layer.isdecimal():
+        raise ConfigError(f"receivers: no {name!r}; write 1.2.q, 1.2.k or 1.2.v (a head), 1.attn.k (all heads), "
+                          "1.cross.2.q, 1.mlp or final")  # fmt: skip
     if part == "cross" and reads != "q":
         raise ConfigError(f"receivers: {name!r} does not read the stream; of cross-attention only q does")
-    return check_component(model, Component(name, int(layer), part, int(head), reads))
+    return check_component(model, Component(name, int(layer), part, int(head) if head else None, reads))
 
 
 def check_component(model: Any, found: Component) -> Component:
