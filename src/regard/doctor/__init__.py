@@ -1,9 +1,10 @@
-"""Diagnosis of a run: a short probe in memory that names each fault, with its evidence and what to type.
+"""Diagnosis of a training run: a short probe in memory that reports each fault, with evidence and a remedy to type.
 
     for finding in doctor.examine(Run.from_recipe("recipe.toml")):
         print(finding.check, finding.verdict, finding.evidence, finding.remedy)
 
-Each check is a function from a Case to a Finding, or to nothing where it does not apply; the table is their order.
+Each check is a function from a DoctorCase to a DoctorFinding, or to None where it does not apply; the table sets their
+order.
 """
 
 from collections.abc import Callable, Sequence
@@ -57,15 +58,15 @@ DOCTOR_CHECKS: dict[str, Callable[[DoctorCase], DoctorFinding | None]] = {
     "batches": check_training.check_batches,
     "log": run_history.check_history,
 }
-LEAST, MOST = 10, 50  # steps of a probe
+LEAST, MOST = 10, 50  # limits of the steps of a probe
 
 
 def examine_run(
     run: Run, steps: int = MOST, *, log: Sequence[dict[str, Any]] = (), progress: Callable[[str], object] = no_report
 ) -> list[DoctorFinding]:  # fmt: skip
-    """What is right and wrong with a run, found in so many steps; the run itself is left as it was.
+    """All findings of the checks on a run, with a probe of so many steps; the run itself is not changed.
 
-    `log` are the lines of its log.jsonl, if it has one. What `ends` an examination comes last.
+    `log` are the lines of its log.jsonl, if it has one. A finding that `ends` the examination is the last.
     """
     if not LEAST <= steps <= MOST:
         raise config.ConfigError(f"steps: {steps}; a probe takes from {LEAST} to {MOST}")

@@ -1,6 +1,6 @@
-"""DoctorCase, what the checks may know of a run, and DoctorFinding: a verdict, its evidence and a remedy.
+"""DoctorCase, the view of a run for the checks, and DoctorFinding: a verdict, its evidence and a remedy.
 
-The model of a case is a copy, so the run stays as it was. Evidence is one sentence, and a remedy is what to type.
+The probe trains a copy of the model, so the run is not changed. Evidence is one sentence, a remedy is what to type.
 """
 
 import copy
@@ -19,18 +19,19 @@ from regard.text.tokenizer import Tokenizer
 from regard.training.diagnostics import model_inputs, peak_lr_factor
 from regard.training.run import Run, unwrap_prefetch
 
-FEW = 8  # rows of a batch, where a whole one does not fit
-LR_RAMP = 10  # steps up to the highest learning rate: those of a whole warm-up would say nothing in a short probe
+FEW = 8  # rows of a batch, where the configured size does not fit
+LR_RAMP = 10  # steps of warm-up to the peak learning rate: the run's own warm-up may be longer than the probe
 
 
 def no_report(line: str) -> None:
-    """The default listener: does nothing."""
+    """The default `progress`: does nothing."""
 
 
 class DoctorCase:
-    """What checks may know. `log` are the lines of a run's log.jsonl, if it has one; `progress` hears what goes on.
+    """The view of a run for the checks. `log` are the lines of its log.jsonl, if it has one; `progress` is called with
+    status lines.
 
-    `need` says what a step takes of the memory; where that is too much, batches are smaller here.
+    `need` is the predicted memory of a step; where it does not fit, batches are smaller here.
     """
 
     def __init__(
@@ -52,12 +53,12 @@ class DoctorCase:
 
     @property
     def fresh(self) -> bool:
-        """Nothing is learned yet, here or elsewhere."""
+        """Whether the weights are untrained: step 0, and no pretrained initialisation."""
         return self.run.step == 0 and self.settings.init_from is None
 
     @property
     def textual(self) -> bool:
-        """Words are read, and not what a sense makes of records."""
+        """Whether the input is text."""
         return isinstance(self.model.c.embed, config.TextEmbedding)
 
     @property
@@ -66,7 +67,7 @@ class DoctorCase:
 
     @property
     def data(self) -> Any:
-        """The source of batches; smaller ones, where whole ones would not fit."""
+        """The source of batches; of smaller ones, where the configured size does not fit."""
         made = unwrap_prefetch(self.run.data)
         if self.need is None or self.need.fits or not hasattr(made, "size"):
             return made
@@ -76,15 +77,15 @@ class DoctorCase:
 
     @property
     def causal(self) -> bool:
-        """What is asked must not be seen."""
+        """Whether labels must not be visible to the model."""
         return bool(getattr(self.run.objective, "causal", False))
 
     def batch(self, number: int) -> Any:
-        """A micro-batch by its number in the run."""
+        """A micro-batch, by its index in the run."""
         return self.data.batch(number)
 
     def numbers(self, step: int) -> range:
-        """Of the micro-batches of a step."""
+        """The indices of the micro-batches of a step."""
         many = self.settings.gradient_accumulation
         return range(step * many, (step + 1) * many)
 
@@ -93,13 +94,14 @@ class DoctorCase:
         return self.batch(self.numbers(self.run.step)[0])
 
     def read(self, count: int = 8) -> Iterator[dict[str, Tensor]]:
-        """What the model reads of the first few micro-batches."""
+        """The model inputs of the first micro-batches."""
         start = self.numbers(self.run.step)[0]
         return (model_inputs(self.batch(start + place), self.model) for place in range(count))
 
     @cached_property
     def factors(self) -> list[float]:
-        """Of the learning rate: up to the highest of the run in a few steps; or as it is, in the middle of one."""
+        """The learning rate factors of the probe: a short warm-up to the run's peak, or the current factor in the
+        middle of a run."""
         run, most = self.run, peak_lr_factor(self.run)
         if run.step == 0:
             return [most * min(1.0, (step + 1) / LR_RAMP) for step in range(self.steps)]
@@ -108,12 +110,12 @@ class DoctorCase:
 
     @cached_property
     def course(self) -> ProbeRun:
-        """The probe: some steps of training, in memory."""
+        """The probe run: some training steps in memory."""
         return ProbeRun(self).run(self.factors, self.progress)
 
     @cached_property
     def lively(self) -> Transformer:
-        """The model's structure with weights that leave no part of it silent."""
+        """The model's structure with random weights, in which no part has zero effect."""
         return randomize_model(self.model, self.course.model)
 
 
@@ -122,13 +124,14 @@ Verdict = Literal["fine", "look", "wrong"]
 
 @dataclass(frozen=True)
 class DoctorFinding:
-    """`fine`: nothing to do. `look`: worth knowing, and perhaps meant. `wrong`: training will not do what it should."""
+    """The result of a check. `fine`: nothing to do. `look`: worth knowing, perhaps intended. `wrong`: a fault of the
+    training."""
 
     check: str
     verdict: Verdict
     evidence: str
     remedy: str = ""
-    ends: bool = False  # nothing can be asked of the model before this is mended
+    ends: bool = False  # no further check is possible before this is fixed
 
 
 def finding_ok(evidence: str) -> DoctorFinding:

@@ -1,11 +1,11 @@
-"""Checks of masks and positions: tokens that must not be visible are changed, and no output may change with them.
+"""Checks of masks and positions: when tokens that must not be visible change, no output may change.
 
     causal      the second half of each row        changes nothing in the first
-    padding     what is no token                   changes nothing where there are tokens
+    padding     the padding                       changes nothing at real tokens
     documents   the first document of a row        changes nothing in the others
 
-Positions: tokens change places; without position encoding, the last token's output stays the same. Only the first
-attention is tested: behind a causal mask, deeper ones know something of order without any positions.
+Positions: tokens are permuted; without position encoding, the last token's output stays the same. Only the first
+attention layer is tested: after a causal mask, deeper ones depend on the order even without positions.
 """
 
 from collections.abc import Iterator
@@ -26,11 +26,11 @@ from regard.doctor.probe_run import POSITION_NOISE, forward_outputs, other_ids
 from regard.training.diagnostics import cut_rows
 
 ROWS = 4
-RUN = 3  # as many of the same token at the end of a row are padding, where the batch does not say what is
+RUN = 3  # so many equal tokens at the end of a row count as padding, where the batch has no mask
 
 
 def influence(case: DoctorCase, batch: dict[str, Tensor], changed: Tensor, seen: Tensor, side: str = "ids") -> float:
-    """How much what is said at the places `seen` (B, N) changes with the ids at the places `changed`, in spreads."""
+    """The largest change of the outputs at `seen` (B, N) when the ids at `changed` change, in standard deviations."""
     given = batch_to_device(batch, case.run.device)
     ids = given[side]
     new = torch.where(broadcast_mask(changed.to(ids.device), ids), replacement_inputs(case, side, ids), ids)
@@ -39,7 +39,7 @@ def influence(case: DoctorCase, batch: dict[str, Tensor], changed: Tensor, seen:
 
 
 def replacement_inputs(case: DoctorCase, side: str, ids: Tensor) -> Tensor:
-    """Something else in every place: other ids, or other numbers."""
+    """Replacements at every position: other ids, or random numbers."""
     if ids.is_floating_point():
         return torch.randn(ids.shape, generator=torch.Generator().manual_seed(1)).to(ids)
     c = side_front_end(case, side)
@@ -47,18 +47,18 @@ def replacement_inputs(case: DoctorCase, side: str, ids: Tensor) -> Tensor:
 
 
 def broadcast_mask(places: Tensor, ids: Tensor) -> Tensor:
-    """(B, N) laid over ids of more axes."""
+    """A mask (B, N), broadcast to inputs of more axes."""
     return places.view(*places.shape, *([1] * (ids.dim() - places.dim())))
 
 
 def side_front_end(case: DoctorCase, side: str) -> Any:
-    """The settings of the front end that reads the ids, or the source."""
+    """The config of the front end for the ids, or for the source."""
     c = case.model.c
     return c.encoder.embed if side == "source" and c.encoder is not None and c.encoder.embed is not None else c.embed
 
 
 def outputs_at(out: Tensor | tuple[Tensor, ...], seen: Tensor) -> Iterator[Tensor]:
-    """What is said at some places; what is said of a whole row counts if the row has any."""
+    """The outputs at these positions; an output of a whole row counts if the row has any."""
     for each in out if isinstance(out, tuple) else (out,):
         yield each[seen.to(each.device)] if each.dim() == 3 else each[seen.any(-1).to(each.device)]
 
@@ -84,7 +84,7 @@ def check_causality(case: DoctorCase) -> DoctorFinding:
 
 
 def check_bidirectional(case: DoctorCase) -> DoctorFinding:
-    """A task that asks of every token what it is may look at those behind it, and should."""
+    """A task that is not causal should have a bidirectional mask."""
     c = case.model.c
     if c.head.kind != "pooling" and not any(mask(text).ahead for text in c.trunk.masks):
         return finding_note(f"this task may look both ways, and the mask {c.trunk.masks[0]!r} hides what comes after a "
@@ -112,22 +112,22 @@ def check_padding(case: DoctorCase) -> DoctorFinding:
 
 
 def padding_of(case: DoctorCase, batch: dict[str, Tensor], side: str) -> tuple[Tensor, dict[str, Tensor]] | None:
-    """Which tokens of a batch are real, and what the model is given of it; nothing if all are."""
+    """The mask of real tokens of a batch, and the model inputs; None without padding."""
     name = "real" if side == "ids" else "source_real"
-    if side not in batch or isinstance(case.first, Tensor) or "document" in batch:  # windows and packed rows are full
+    if side not in batch or isinstance(case.first, Tensor) or "document" in batch:  # these have no padding
         return None
     if name in batch:
-        whole = bool(batch[name].all()) or batch[side].shape[:2] != batch[name].shape  # places that are no tokens
+        whole = bool(batch[name].all()) or batch[side].shape[:2] != batch[name].shape  # not a mask of tokens
         return None if whole else (batch[name], batch)
-    if not case.textual or batch[side].dtype != torch.long:  # a picture is no row of tokens
+    if not case.textual or batch[side].dtype != torch.long:  # an image is no sequence of tokens
         return None
     pad, own = side_front_end(case, side).pad_id, getattr(case.run.objective, "specials", None)
     fill = pad if pad is not None else 0 if own is None else own.fill
     there = batch[side] != fill
-    real = (there.flip(-1).cumsum(-1).flip(-1) > 0) & (there.cumsum(-1) > 0)  # all but what fills the ends of a row
+    real = (there.flip(-1).cumsum(-1).flip(-1) > 0) & (there.cumsum(-1) > 0)  # all but the fill at the ends of a row
     if int((~real).sum(-1).max()) < RUN or not bool(real.any(-1).all()):
         return None
-    return real, batch | {name: real} if pad is not None else batch  # a model that knows its pad sees to it itself
+    return real, batch | {name: real} if pad is not None else batch  # a model with a pad_id builds the mask itself
 
 
 def check_documents(case: DoctorCase) -> DoctorFinding | None:
@@ -175,7 +175,7 @@ def check_positions(case: DoctorCase) -> DoctorFinding:
 
 
 def order_effect(case: DoctorCase, side: str) -> float | None:
-    """How much another order changes what the last token sees, against other tokens in the same places."""
+    """The effect of another order on the first attention output of the last token, relative to that of other tokens."""
     model, trunk = case.lively, getattr(case.lively, side)
     if not isinstance(trunk, Trunk):
         return None
@@ -199,10 +199,11 @@ def order_effect(case: DoctorCase, side: str) -> float | None:
 
 @torch.no_grad()
 def token_order_effect(case: DoctorCase, trunk: Trunk) -> float | None:
-    """The same of what is no text: vectors change places behind the front end, which may have places of its own."""
+    """The same for inputs besides text: the vectors after the front end are permuted, which may have positions of its
+    own."""
     model, rest = case.lively, moved_to(cut_rows(next(case.read()), 1), case.run.device)
     tokens = model.embed(rest.pop("ids"), **rest)
-    if len(tokens.x) > 1:  # channels read one by one are rows
+    if len(tokens.x) > 1:  # channels are separate rows
         return None
     seen = visible_to_last(trunk, tokens)
     if len(seen) < 2:
@@ -218,14 +219,14 @@ def token_order_effect(case: DoctorCase, trunk: Trunk) -> float | None:
 
 
 def visible_to_last(trunk: Trunk, places: Tokens) -> torch.Tensor:
-    """The places that the last token sees besides its own."""
+    """The positions that the last token attends to, without its own."""
     mask = trunk.masks[0][places.is_real is not None, places.document is not None]
     table, count = mask.table(places, places), places.count
     return table.expand(1, count, count)[0, -1, :-1].nonzero()[:, 0]
 
 
 def first_attention_output(model: Transformer, side: str, ids: Any) -> torch.Tensor:
-    """What the first attention of a trunk adds to the last token."""
+    """The output of a trunk's first attention at the last token."""
     address = f"{side}.0.attn.out"
     with looking(model, address, queries=slice(-1, None)) as seen:
         forward_outputs(model, {"ids": ids} if model.encoder is None else {"ids": ids[:, :3], "source": ids}

@@ -1,7 +1,7 @@
 """Checks of the data: leakage from training into validation, amount, input scale, and the tokenizer against the model.
 
-Enough data for a model of this size; inputs that are no text around zero and about one apart; ids that the model knows,
-words that the tokenizer knows.
+Checked are: the amount of data for the model's size; mean and spread of inputs besides text; ids within the vocabulary,
+and few unknown tokens.
 """
 
 import unicodedata
@@ -20,17 +20,17 @@ from regard.doctor.case import DoctorCase, DoctorFinding, finding_note, finding_
 from regard.measure.hardware import CostTerms
 from regard.text.tokenizer import Tokenizer
 
-SOME, MANY = 0.02, 0.1  # of what is validated on
-TRAINED, VALIDATED = 20_000_000, 1_000_000  # tokens of a text that are compared
-FEW = 10_000  # examples: below, other models learn more
-LITTLE, LEAST = 0.1, 0.02  # tokens for each parameter
+SOME, MANY = 0.02, 0.1  # shares of the validation data
+TRAINED, VALIDATED = 20_000_000, 1_000_000  # tokens that are compared
+FEW = 10_000  # examples: below, other kinds of models learn better
+LITTLE, LEAST = 0.1, 0.02  # thresholds of tokens for each parameter
 
 
 Held = TokenShards | Examples | TensorRows
 
 
 def rows_of_batches(batches: Any) -> Held | None:
-    """The texts or rows that batches are made of."""
+    """The token shards or rows behind a source of batches."""
     for name in ("shards", "rows"):
         if isinstance(found := getattr(batches, name, None), Held):
             return found
@@ -55,7 +55,7 @@ def check_leakage(case: DoctorCase) -> DoctorFinding:
 
 
 def first_tokens(data: Held, most: int) -> Held:
-    """Of a long text the first tokens: all of it would take as long as reading it does."""
+    """The first tokens of a long text, since comparing all of it would take as long as reading it."""
     return data.part(0, most, data.name) if isinstance(data, TokenShards) and len(data) > most else data
 
 
@@ -90,7 +90,7 @@ def check_data_size(case: DoctorCase) -> DoctorFinding:
 
 
 def check_example_count(case: DoctorCase, train: TensorRows, count: int) -> DoctorFinding:
-    """Of what is no text there are examples, and each may be changed a little in many ways."""
+    """Check the number of examples; inputs besides text may also be augmented."""
     told = f"{len(train):,} examples, {int(train.lengths().sum()):,} tokens in all, for {count:,} parameters"
     if len(train) >= FEW or case.settings.init_from is not None:
         return finding_ok(told)
@@ -101,14 +101,14 @@ def check_example_count(case: DoctorCase, train: TensorRows, count: int) -> Doct
 
 
 def suggest_width(case: DoctorCase, ratio: float) -> str:
-    """A width with which there would be about enough: blocks grow with its square."""
+    """A width for which the data would be about enough: the parameters of blocks grow with its square."""
     c = case.model.c.trunk
     heads = max(c.heads, default=2)
     dim = max(heads, int(c.dim * (ratio / LITTLE) ** 0.5) // heads * heads)
     return f"model.dim={dim}, or train.init_from=a trained model"
 
 
-FLAT, LOUD, ASIDE = 0.05, 20.0, 3.0  # a spread of so little or so much, a mean so many spreads from zero
+FLAT, LOUD, ASIDE = 0.05, 20.0, 3.0  # limits of the spread, and of the mean in spreads
 
 
 def check_input_scale(case: DoctorCase) -> DoctorFinding | None:
@@ -136,22 +136,22 @@ def input_column(case: DoctorCase) -> str:
 
 
 def suggest_normalization(case: DoctorCase) -> str:
-    """How this front end is told the mean and the spread of its numbers, if it can be."""
+    """The settings of this front end's mean and standard deviation, if it has them."""
     front = case.model.c.embed
     named = [name for name in ("mean", "std", "max_value", "normalize") if hasattr(front, name)]
     return ", ".join(f"model.embed.{name}" for name in named) or "scale the data"
 
 
-BLOCK = 1 << 16  # stretches looked at together
+BLOCK = 1 << 16  # windows hashed at a time
 FACTOR = 0x9E3779B97F4A7C15  # odd, and its powers modulo 2⁶⁴ look random
 
 
 def count_leaks(
     train: Examples | TensorRows | TokenShards, validation: Examples | TensorRows | TokenShards, size: int = 32
 ) -> tuple[int, int]:
-    """How many questions to validate on are among those to train on, and how many there are.
+    """The number of validation examples that are also in the training data, and the number of all.
 
-    Of texts: how many stretches of `size` tokens, laid end to end, stand anywhere in the text to train on.
+    For texts: the windows of `size` tokens, side by side, that occur anywhere in the training text.
     """
     if isinstance(train, Examples | TensorRows) and isinstance(validation, type(train)):
         return int(torch.isin(validation.marks(), train.marks()).sum()), len(validation)
@@ -165,7 +165,7 @@ def count_leaks(
 
 
 def window_hashes(shards: TokenShards, size: int, step: int) -> Iterator[Tensor]:
-    """The hashes of stretches of tokens that begin `step` apart, a block at a time: Σ token · FACTOR^place mod 2⁶⁴."""
+    """The hashes of token windows that begin `step` apart, a block at a time: Σ token · FACTOR^place mod 2⁶⁴."""
     powers = torch.tensor([to_signed(pow(FACTOR, place, 1 << 64)) for place in range(size)])
     for start in range(0, len(shards) - size + 1, BLOCK * step):
         ids = shards.ids(start, start + (BLOCK - 1) * step + size)
@@ -177,8 +177,8 @@ def to_signed(number: int) -> int:
 
 
 UNKNOWN = 0.05  # of all tokens
-LIKE, SHOWN = 0.7, 64  # how much of a text its tokens must say, and how many of them are read
-SPARE = 1.25  # times as many tokens as the tokenizer has
+LIKE, SHOWN = 0.7, 64  # least similarity of a text and its decoded tokens, and how many tokens are decoded
+SPARE = 1.25  # allowed ratio of the model's vocabulary to the tokenizer's
 
 
 def check_tokenizer(case: DoctorCase) -> DoctorFinding:
@@ -205,7 +205,7 @@ def check_tokenizer(case: DoctorCase) -> DoctorFinding:
 
 
 def tokenizer_difference(mine: Tokenizer, other: Tokenizer | None) -> str:
-    """The first token that two tokenizers have differently, in words."""
+    """The first difference of two tokenizers, in a sentence."""
     if other is None or other is mine:
         return ""
     for id in range(min(len(mine), len(other))):
@@ -217,7 +217,7 @@ def tokenizer_difference(mine: Tokenizer, other: Tokenizer | None) -> str:
 
 
 def check_unknown_tokens(case: DoctorCase, own: Tokenizer, ids: torch.Tensor) -> DoctorFinding:
-    """Unknown tokens, and whether the tokens say what the data say."""
+    """Check the share of unknown tokens, and whether the tokens decode to the text of the data."""
     unknown = own.special_ids.get("unk")
     part = 0.0 if unknown is None else float((ids == unknown).float().mean())
     if part > UNKNOWN:
@@ -239,7 +239,7 @@ def check_unknown_tokens(case: DoctorCase, own: Tokenizer, ids: torch.Tensor) ->
 
 
 def text_and_tokens(case: DoctorCase, own: Tokenizer) -> tuple[str, str]:
-    """How a text begins where it was written, and in its tokens; nothing of records, or what is read only once."""
+    """The beginning of a text in its file, and as decoded tokens; empty for records and for streams."""
     recipe, shards = case.run.recipe, getattr(case.data, "shards", None)
     if recipe is None or shards is None or any(name.startswith(("-", "hf:")) for name in recipe.data.sources):
         return "", ""
@@ -255,7 +255,7 @@ def text_and_tokens(case: DoctorCase, own: Tokenizer) -> tuple[str, str]:
 
 
 def text_similarity(first: str, second: str) -> float:
-    """How much of two texts is the same, but for spaces, case and accents, which tokenizers may leave out."""
+    """The similarity of two texts without spaces, case and accents, which tokenizers may drop."""
     a, b = ("".join(letter for letter in unicodedata.normalize("NFKD", text).casefold() if letter.isalnum())
             for text in (first, second))  # fmt: skip
     return SequenceMatcher(None, a, b, autojunk=False).ratio()

@@ -1,7 +1,7 @@
-"""Check of labels: the token that the loss asks for at each place, found by the gradient, which points up for it alone.
+"""Check of labels: finds the label at each position by the gradient of the loss, which is negative for its logit alone.
 
-read       the  cat  sat  on        asked for: one place later is right, the same place is copying,
-asked for  cat  sat  on   the       two places later was shifted twice
+input      the  cat  sat  on        the next token as label is right, the same token is copying,
+label      cat  sat  on   the       the token after the next was shifted twice
 """
 
 from dataclasses import fields, is_dataclass, replace
@@ -15,7 +15,7 @@ from regard.doctor.case import DoctorCase, DoctorFinding, finding_ok, finding_pr
 from regard.models.heads import LMHead
 from regard.training.diagnostics import first_rows
 
-MOST, SOME = 0.9, 0.5  # of all places: more than language repeats itself, and than masking leaves to be read
+MOST, SOME = 0.9, 0.5  # of all positions: more than natural repetition, and than masked LM leaves unmasked
 ROWS = 8
 
 
@@ -54,7 +54,7 @@ def suggest_label_fix(case: DoctorCase) -> str:
 
 
 def requested_tokens(case: DoctorCase) -> tuple[Tensor, Tensor, Tensor, Tensor | None] | None:
-    """(B, N) each: the ids that are read, those that are asked for, where any is, and which tokens are real."""
+    """The input ids, the labels, where there are labels, and the mask of real tokens, (B, N) each."""
     model, read, made = case.lively, list[Any](), list[Tensor]()
     heads = [part for part in model.modules() if isinstance(part, LMHead)]
     if not heads:
@@ -76,7 +76,7 @@ def requested_tokens(case: DoctorCase) -> tuple[Tensor, Tensor, Tensor, Tensor |
     grad = made[-1].grad
     if grad is None or grad.dim() != 3:
         return None
-    ids, named = read[-1]  # the decoder reads last
+    ids, named = read[-1]  # the last call is the decoder's
     return ids, grad.argmin(-1), grad.abs().sum(-1) > 0, named.get("real")
 
 
@@ -86,13 +86,13 @@ def keep_gradient(out: Tensor) -> Tensor:
 
 
 def without_chunks(objective: Any) -> Any:
-    """The same, with all logits at once."""
+    """The same objective without a chunked loss, which would hide the logits."""
     held = is_dataclass(objective) and "chunk" in {field.name for field in fields(objective)}
     return replace(objective, chunk=None) if held and not isinstance(objective, type) else objective
 
 
 def share_ahead(ids: Tensor, labels: Tensor, where: Tensor, ahead: int) -> float:
-    """How often the token asked for stands so many places later."""
+    """How often the label is the token `ahead` positions later."""
     count = ids.shape[1] - ahead
     if count < 1 or labels.shape != ids.shape:
         return 0.0

@@ -1,4 +1,4 @@
-"""Check of memory: what a step needs, predicted on a fake model, against what is free; and a setting that fits."""
+"""Check of memory: the predicted need of a step, on a fake model, against the free memory; and settings that fit."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -15,12 +15,12 @@ from regard.measure.peak_memory import resident_bytes
 from regard.native.free_memory import free_memory_bytes
 from regard.training.loop import should_compile
 
-FULL = 0.95  # of what there is: the rest is for whatever comes along
+FULL = 0.95  # usable share of the free memory
 
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """A micro-batch: rows of so many tokens, and how many make a step."""
+    """The size of a micro-batch: rows, tokens in a row, and the number of micro-batches in a step."""
 
     rows: int
     width: int
@@ -30,8 +30,7 @@ class MicroBatch:
 
 @dataclass(frozen=True)
 class MemoryNeed:
-    """Bytes that are held already, that a step of this size adds to them, and that are free; a smaller size, where
-    that is too much."""
+    """Memory of a step: bytes held before, bytes it adds, and free bytes; a smaller size, where it does not fit."""
 
     size: MicroBatch
     held: int
@@ -49,7 +48,7 @@ class MemoryNeed:
 
 
 def estimate_need(case: DoctorCase) -> MemoryNeed:
-    """Before anything is read or run."""
+    """Predict the memory of a step before anything is read or run."""
     size, device = largest_micro_batch(case), case.run.device
     free, now = available_bytes(device), resident_bytes(device)
     found = MemoryNeed(size, now, added_bytes(case, size) if measure.can_fake(case.model.c) else 0, free)
@@ -81,7 +80,7 @@ def check_memory(case: DoctorCase) -> DoctorFinding:
 
 
 def largest_micro_batch(case: DoctorCase) -> MicroBatch:
-    """The largest micro-batch that there will be: with the longest row of all; or of short rows, by what they add."""
+    """The largest micro-batch of the run: that with the longest row, or for short rows that with the most memory."""
     c, rows = case.settings, rows_of_batches(case.data)
     width = c.context
     if isinstance(rows, Examples) and not c.pack:
@@ -101,8 +100,8 @@ def largest_micro_batch(case: DoctorCase) -> MicroBatch:
 
 
 def added_bytes(case: DoctorCase, size: MicroBatch) -> int:
-    """Bytes at the peak of a step, beyond those held before: of a GPU's tensors, or of this process."""
-    bill = replace(predict_micro_batch(case, size), optimizer=0)  # weights and the optimizer's state are there already
+    """Bytes at the peak of a step beyond those held before, on the GPU or in this process."""
+    bill = replace(predict_micro_batch(case, size), optimizer=0)  # weights and optimizer state are allocated already
     return (
         bill.passing
         if case.run.device.type == "cuda"
@@ -118,18 +117,19 @@ def predict_micro_batch(case: DoctorCase, size: MicroBatch) -> measure.StepPredi
 
 
 def available_bytes(device: torch.device) -> float:
-    """Bytes that this process can have besides those it holds."""
+    """Bytes that this process can still allocate."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return float(free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device))
     return free_memory_bytes()
 
 
-# ---------------------------------------------------------------- a setting that fits
+# ---------------------------------------------------------------- settings that fit
 
 
 def find_fitting(case: DoctorCase, size: MicroBatch, free: float) -> MicroBatch | None:
-    """As many rows as fit, in as many micro-batches more; then recomputing, then shorter rows. Each is predicted."""
+    """A size that fits: fewer rows in more micro-batches; then activation checkpointing, then shorter rows. Each is
+    predicted."""
     for start in (size, replace(size, recompute=True), *shorter_micro_batches(size)):
         found = fewer_rows(case, start, free)
         if found is not None:
@@ -145,19 +145,19 @@ def shorter_micro_batches(size: MicroBatch) -> Iterator[MicroBatch]:
 
 
 def fewer_rows(case: DoctorCase, size: MicroBatch, free: float) -> MicroBatch | None:
-    """The same tokens in a step, in micro-batches that fit; nothing where one row does not."""
+    """The same tokens in a step, in micro-batches that fit; None where a single row does not."""
     rows = size.rows
     while rows:
         tried = replace(size, rows=rows, accumulate=size.accumulate * -(-size.rows // rows))
         if (adds := added_bytes(case, tried)) <= FULL * free:
             return tried
         fewer = min(rows - 1, int(rows * FULL * free / adds))
-        rows = 1 << fewer.bit_length() >> 1 if fewer else int(rows > 1)  # a power of two, and one row at last
+        rows = 1 << fewer.bit_length() >> 1 if fewer else int(rows > 1)  # a power of two, and finally one row
     return None
 
 
 def settings_to_type(case: DoctorCase, size: MicroBatch) -> str:
-    """The settings as they are typed."""
+    """The changed settings, as typed on the command line."""
     c, words, most = case.settings, list[str](), largest_micro_batch(case)
     rows = (
         f"train.batch_size={size.rows}"

@@ -1,8 +1,7 @@
 """Checks of a probe run: learning rate, gradients and bad batches.
 
-The probe reaches the run's highest learning rate. After it all its batches are read again: a bad one stands out far
-worse than the others and as bad as a guess. (What is random cannot be predicted better than by a guess, whatever has
-been learned.)
+The probe reaches the run's peak learning rate. Afterwards all its batches are evaluated again: the loss of a bad batch
+is far above the others and as high as that of a uniform guess, since random data cannot be predicted any better.
 """
 
 import math
@@ -20,13 +19,13 @@ from regard.lens.attention_maps import evaluation_mode
 from regard.tasks.task import combine_losses
 from regard.training.diagnostics import model_inputs, peak_lr_factor
 
-RISEN = 1.3  # times the loss at the beginning
-HASTY = 0.3  # of its weights that a layer moves in a step
-IDLE, IDLE_TUNED = 3e-4, 3e-5  # of its weights: below, a higher rate is tried; what has learned already needs less
-STILL = 1e-5  # of its weights: blocks that hardly move at all
-LOWER, SHORT = 5, 20  # powers of ten that are tried, and the steps of each trial
-FASTER, LEAST = 5, 0.02  # times as far as now, and of the loss at the beginning: so far a higher rate must bring it
-FAINT = 1e-4  # the first layer's gradient against the last one's
+RISEN = 1.3  # the loss at the beginning times this counts as risen
+HASTY = 0.3  # largest relative update of a layer in a step
+IDLE, IDLE_TUNED = 3e-4, 3e-5  # relative update below which a higher rate is tried; a trained model needs less
+STILL = 1e-5  # relative update of blocks that hardly move
+LOWER, SHORT = 5, 20  # powers of ten to try, and the steps of each trial
+FASTER, LEAST = 5, 0.02  # required gain of a higher rate: times the current one, and of the first loss
+FAINT = 1e-4  # smallest ratio of the layers' gradients
 
 
 def check_learning_rate(case: DoctorCase) -> DoctorFinding:
@@ -63,7 +62,7 @@ def check_learning_rate(case: DoctorCase) -> DoctorFinding:
 
 
 def loss_trouble(losses: Sequence[float]) -> str:
-    """Why these losses are not those of learning, or nothing."""
+    """Why these losses show no learning; empty if they do."""
     if not math.isfinite(losses[-1]) or sum(not math.isfinite(loss) for loss in losses) > len(losses) // 5:
         first = next(place for place, loss in enumerate(losses) if not math.isfinite(loss))
         return f"the loss is no number from step {first + 1} of the probe on"
@@ -74,14 +73,14 @@ def loss_trouble(losses: Sequence[float]) -> str:
 
 
 def final_loss(losses: Sequence[float]) -> float:
-    """What the last third comes to, whatever a batch or two may do."""
+    """The median of the last third, robust against single batches."""
     return statistics.median(losses[-max(3, len(losses) // 3) :])
 
 
 def find_lower_rate(case: DoctorCase) -> tuple[int, float] | None:
-    """The power of ten by which a lower rate learns well, and the loss that it comes to in a few steps.
+    """A lower learning rate that learns, as a power of ten, with the loss at the end of a short trial.
 
-    A short trial flatters the hasty: not the best of them, but a tenth of it, if that learns too (Smith 2017).
+    A short trial favours rates that are too high: a tenth of the best one is taken, if it learns as well (Smith 2017).
     """
     found = dict[int, float]()
     for power in range(1, LOWER + 1):
@@ -98,16 +97,16 @@ def find_lower_rate(case: DoctorCase) -> tuple[int, float] | None:
 
 
 def is_idle(case: DoctorCase, haste: float) -> bool:
-    """Whether the blocks that learn move so little that a higher rate is worth a trial; in the middle of a run the
-    schedule may have come down."""
+    """Whether the trainable blocks move so little that a higher rate is worth a trial; not in the middle of a run,
+    where the schedule may have decayed."""
     least = IDLE if case.fresh else IDLE_TUNED
     return case.run.step == 0 and bool(trunk_layers(case.course.usual("updates"))) and haste < least
 
 
 def find_better_rate(case: DoctorCase) -> tuple[int, float] | None:
-    """The power of ten by which a higher rate learns far more, and the loss that it comes to in a few steps.
+    """A higher learning rate that learns far more, as a power of ten, with the loss at the end of a short trial.
 
-    As for lower ones: not the best of them, but a tenth of it, if that is far more too.
+    As for lower rates: a tenth of the best one is taken, if it also learns far more.
     """
     start, now = case.course.losses[0], final_loss(case.course.losses)
     found = dict[int, float]()
@@ -127,12 +126,12 @@ def find_better_rate(case: DoctorCase) -> tuple[int, float] | None:
 
 
 def format_percent(share: float) -> str:
-    """In two places; a share that would be nought there in one figure."""
+    """A percentage with two decimals; with one significant figure if that would be 0.00%."""
     return f"{share:.2%}" if share >= 5e-5 or not share else f"{100 * share:.1g}%"
 
 
 def format_rates(c: config.Optimizer, scale: float) -> str:
-    """The optimizer's rates as they are typed."""
+    """The optimizer's learning rates, as typed on the command line."""
     names = ("lr", "adam_lr") if isinstance(c, config.Muon) else ("lr",)
     return " ".join(f"train.optimizer.{name}={getattr(c, name) * scale:.3g}" for name in names)
 
@@ -166,18 +165,18 @@ def suggest_clip(case: DoctorCase) -> str:
 
 
 def trunk_layers(sizes: dict[str, float]) -> dict[str, float]:
-    """Of the layers of trunks alone."""
+    """The entries of trunk layers alone."""
     return {name: size for name, size in sizes.items() if name.rpartition(".")[2].isdigit()}
 
 
 FAR = 8.0  # robust standard deviations above the median
-GUESSED = 0.95  # of the loss of a guess
+GUESSED = 0.95  # of the loss of a uniform guess
 SHOWN = 60  # characters of a row that are shown
 
 
 @dataclass(frozen=True)
 class LossSpike:
-    """A micro-batch by its step in the run, its number, and its loss; the rows of it that stand out."""
+    """A micro-batch that stands out: its step, its index, its loss, and its rows that stand out."""
 
     step: int
     number: int
@@ -221,19 +220,19 @@ def batch_loss(case: DoctorCase, batch: Any) -> float:
 
 
 def median_and_spread(losses: list[float]) -> tuple[float, float]:
-    """The median, and the spread around it that one bad batch does not change: 1.48 times the median distance."""
+    """The median, and a robust spread, 1.48 times the median distance, which one bad batch does not change."""
     middle = statistics.median(losses)
     return middle, max(1.4826 * statistics.median(abs(loss - middle) for loss in losses), 0.02 * abs(middle), 1e-6)
 
 
 def guessing_loss(case: DoctorCase) -> float:
-    """The loss of a guess: by the number of answers, or as it was before the first step."""
+    """The loss of a uniform guess, or of the untrained model where there are no classes."""
     known = uniform_loss(case)
     return case.course.losses[0] if known is None else known
 
 
 def outlier_rows(case: DoctorCase, number: int, bound: float) -> list[int]:
-    """The rows of a batch that stand out by themselves."""
+    """The rows of a batch that stand out individually."""
     batch = case.batch(number)
     many = len(next(iter(batch.values()))) if isinstance(batch, dict) else len(batch)
     alone = [batch_loss(case, single_row(batch, row)) for row in range(many)]
@@ -247,7 +246,7 @@ def single_row(batch: Any, row: int) -> Any:
 
 
 def describe_rows(case: DoctorCase, spike: LossSpike) -> str:
-    """The rows by their numbers in the data, and how the first begins."""
+    """The rows by their numbers in the data, and the beginning of the first."""
     names = case.data.names(spike.number) if hasattr(case.data, "names") else spike.rows
     whole = [str(names[row]) for row in spike.rows] if len(names) > max(spike.rows) else list(map(str, names))
     place = "windows that begin at tokens" if hasattr(case.data, "shards") else "rows"

@@ -1,7 +1,7 @@
 """Checks of weights: initialisation, dead layers and dead units.
 
-Initialisation is judged by the loss against that of a guess, and by the attention entropy against a model drawn anew. A
-dead layer gets no gradient or is not moved by a step; a dead unit never answers.
+Initialisation is judged by the loss against that of a uniform guess, and by the attention entropy against a newly
+initialised model. A dead layer gets no gradient or no update; a dead unit is zero for every token.
 """
 
 import math
@@ -25,8 +25,8 @@ from regard.training.diagnostics import attention_entropies, has_attention_maps,
 from regard.training.init.trainable import matching_parameters
 from regard.training.reproducibility import get_rng_states, set_rng_states
 
-NARROW = 0.3  # of the widest look there could be
-TRAINED = 0.05  # heads that have learned something may look at little
+NARROW = 0.3  # of the largest possible entropy
+TRAINED = 0.05  # trained heads may have low entropy
 
 
 def check_init(case: DoctorCase) -> DoctorFinding:
@@ -67,13 +67,13 @@ def describe_entropy(wide: float | None) -> str:
 
 
 def suggest_init(case: DoctorCase, times: float) -> str:
-    """The init whose spread is the customary small one; or the model's own, where its weights are not as it says."""
+    """The init with the usual small spread; or the model's own, where its weights do not have that spread."""
     init = case.model.c.init if times > 2 else "gpt2"
     return f"model.init={init}" + ", and weights as it draws them" * (init == case.model.c.init)
 
 
 def first_batch_loss(case: DoctorCase, model: Transformer) -> tuple[float, float | None]:
-    """The loss of the first batch, without dropout; and the median head's width."""
+    """The loss of the first batch without dropout, and the median attention entropy of the heads."""
     objective, there = case.run.objective, batch_to_device(case.first, case.run.device)
     with evaluation_mode(model):
         loss = float(combine_losses(objective.loss_sums(model, there), objective.count_parts(case.first)))
@@ -87,7 +87,7 @@ def first_batch_loss(case: DoctorCase, model: Transformer) -> tuple[float, float
 
 
 def reinitialize_copy(model: Transformer) -> Transformer:
-    """One of the same config, drawn anew."""
+    """A newly initialised model of the same config."""
     device = next(model.parameters()).device
     before = get_rng_states(device)
     torch.manual_seed(0)
@@ -97,14 +97,14 @@ def reinitialize_copy(model: Transformer) -> Transformer:
 
 
 def uniform_loss(case: DoctorCase) -> float | None:
-    """The loss of a uniform guess; None where answers are no choice."""
+    """The loss of a uniform guess; None without classes."""
     heads = [part for part in case.model.modules() if isinstance(part, LMHead)]
     count = heads[0].out_features if heads else getattr(case.run.objective, "out", 0)
     return math.log(count) if count > 1 else None
 
 
 def weight_scale_ratio(model: Transformer, new: Transformer) -> float:
-    """How many times as large the weights are as those that were drawn anew, in the middle."""
+    """The median ratio of the weights' RMS to that of newly initialised ones."""
     sizes = [(rms(mine), rms(other)) for mine, other in zip(model.parameters(), new.parameters(), strict=True)
              if mine.dim() > 1]  # fmt: skip
     return statistics.median([mine / other for mine, other in sizes if other] or [1.0])
@@ -114,7 +114,7 @@ def rms(weight: nn.Parameter) -> float:
     return float(weight.detach().float().square().mean().sqrt())
 
 
-DEAD, MANY = 0.9, 0.5  # of the units of a feed-forward layer
+DEAD, MANY = 0.9, 0.5  # shares of the units of an MLP
 
 
 def check_layers(case: DoctorCase) -> DoctorFinding:
@@ -139,7 +139,7 @@ def check_layers(case: DoctorCase) -> DoctorFinding:
 
 
 def frozen_parameters(case: DoctorCase) -> set[str]:
-    """The weights that the settings freeze; a tied one under each of its names. Beside adapters nearly all are."""
+    """The names of frozen weights, all names of tied ones; with LoRA nearly all weights are frozen."""
     every = dict(case.model.named_parameters(remove_duplicate=False))
     chosen = {id(every[path]) for name in case.settings.freeze for path in matching_parameters(case.model, name)}
     if case.settings.lora is not None:
@@ -173,13 +173,13 @@ def check_dead_units(case: DoctorCase) -> DoctorFinding | None:
 
 
 def freeze_names(names: list[str]) -> str:
-    """As train.freeze names them."""
+    """Layer names in the form of train.freeze."""
     return str([name.replace(".", ".blocks.", 1) if name[-1].isdigit() else name for name in
                 dict.fromkeys(layer_of(name) for name in names)]).replace(" ", "")  # fmt: skip
 
 
 def dead_unit_shares(case: DoctorCase) -> dict[str, float]:
-    """By feed-forward layer, the share of units that are zero for every token of a batch; of ReLUs alone."""
+    """For each MLP with a ReLU, the share of units that are zero for every token of a batch."""
     model, c = case.course.model, case.model.c
     trunks = {"trunk": c.trunk, **({} if c.encoder is None else {"encoder": c.encoder.trunk})}
     kinds = [side for side, trunk in trunks.items()

@@ -1,6 +1,6 @@
-"""The cases of a kernel check: a kernel, with its own weights if it has any, under every mask; and its growth.
+"""Cases of a kernel check: an attention kernel, with its own weights if it has any, under every mask; and its growth.
 
-Growth of time and memory is measured between two lengths, beside what formulas promise.
+Growth of time and memory is measured between two lengths.
 """
 
 import time
@@ -21,12 +21,12 @@ from regard.core.tokens import TokenLayout, grid_tokens, sequence_tokens
 from regard.measure.complexity import fit_exponent, measure_growth
 from regard.measure.peak_memory import peak_tensor_bytes
 
-B, HEADS, D, E, N = 2, 6, 8, 5, 12  # sizes differ, so that a swapped axis shows; N fills a grid
-MAPS = (("q", "k", "v", "out"), ("q", "v", "out"))  # some kernels have one vector for q and k
+B, HEADS, D, E, N = 2, 6, 8, 5, 12  # all sizes differ, so that a swapped axis shows; N fills a grid
+MAPS = (("q", "k", "v", "out"), ("q", "v", "out"))  # some kernels use one projection for q and k
 
 
 class KernelSubject:
-    """A kernel by its name and numbers, as a config says it."""
+    """A kernel under test, given as in a config: a name with arguments."""
 
     def __init__(self, call: str) -> None:
         name, _ = parse_call(call)
@@ -36,7 +36,7 @@ class KernelSubject:
         self.said, self.kernel = call, KERNELS[name]
 
     def kernel_weights(self, count: int, width: int = D, groups: int = HEADS) -> nn.Module | None:
-        """The weights that a layer for so many tokens would keep for it, the same every time."""
+        """The kernel's own weights in a layer for `count` tokens, with a fixed seed."""
         if self.kernel.weights is None:
             return None
         with torch.random.fork_rng(devices=[]):
@@ -44,7 +44,7 @@ class KernelSubject:
             return Attention(self.attention(width, groups), self.settings(count, width, groups), 0).own
 
     def attention(self, width: int, groups: int) -> config.Attention:
-        """With the first set of maps that the kernel does not refuse."""
+        """The attention config with the first set of projections that the kernel accepts."""
         for maps in MAPS:
             c = config.Attention(heads=HEADS, kv_heads=groups, head_dim=width, kernel=self.said, projections=maps)
             if not refusal_of(lambda: Attention(c, one_layer_trunk(c, width, N), 0)):  # noqa: B023  called at once
@@ -58,14 +58,14 @@ class KernelSubject:
         return refusal_of(lambda: make_plan(self.said, spec))
 
     def __call__(self, heads: list[Tensor], spec: AttentionSpec, own: nn.Module | None = None) -> Tensor:
-        """One call on q, k and v, with the kernel's own weights unless others are given."""
+        """Run the kernel on q, k and v, with its own weights unless others are given."""
         q, k, v = heads
         own = self.kernel_weights(k.shape[2], q.shape[3], k.shape[1]) if own is None else own
         args = AttentionArgs(q.shape[3] ** -0.5, weights=own if own is None else own.to(q.dtype))
         return make_plan(self.said, spec, heads=q.shape[1]).run(q, k, v, args)
 
     def run_cached(self, x: Tensor, mask: str, pieces: list[int]) -> tuple[Tensor, Tensor]:
-        """A trunk on this kernel over vectors (B, N, D): given piece by piece to a cache, and at once."""
+        """The outputs of a trunk with this kernel on vectors (B, N, D): in pieces through a KV cache, and at once."""
         c = replace(self.settings(x.shape[1]), mask=mask)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
@@ -82,7 +82,7 @@ class KernelSubject:
 
 
 def one_layer_trunk(c: config.Attention, width: int, count: int) -> config.Trunk:
-    """One layer that has learned `count` places, for kernels that fix their length by it."""
+    """A trunk of one layer with `count` learned positions, for kernels that fix their length by it."""
     return config.Trunk(dim=HEADS * width, depth=1, attention=c, dropout=config.NO_DROPOUT,
                         position=config.LearnedPosition(length=count))  # fmt: skip
 
@@ -103,7 +103,7 @@ def plain_layout() -> TokenLayout:
 
 
 def padded_layout() -> TokenLayout:
-    """Two tokens of padding before the first row, four behind the second."""
+    """Two padding tokens before the first row, four after the second."""
     slot = torch.arange(N)
     real = torch.stack([slot >= 2, slot < N - 4])
     return TokenLayout(order=(real.cumsum(-1) - 1).clamp(min=0), is_real=real)
@@ -144,7 +144,7 @@ def build_spec(case: str, dtype: torch.dtype = torch.float32, grad: bool = False
 
 
 def random_qkv(count: int = N, groups: int = HEADS, dtype: torch.dtype = torch.float32, width: int = D) -> list[Tensor]:
-    """q, k and v that want gradients, the same every time."""
+    """q, k and v that require gradients, with a fixed seed."""
     chance = torch.Generator().manual_seed(1)
     shapes = (HEADS, width), (groups, width), (groups, E)
     made = (torch.randn(B, many, count, wide, generator=chance, dtype=dtype) for many, wide in shapes)
@@ -153,12 +153,13 @@ def random_qkv(count: int = N, groups: int = HEADS, dtype: torch.dtype = torch.f
 
 MASKS = ("causal", "full", "causal & window(64)", "window(64) | global_tokens(4)")
 WIDTH, SHORTEST, TURNS = 16, 256, 2
-ENOUGH = 0.3  # seconds: after a call that takes longer no longer ones are tried
+ENOUGH = 0.3  # seconds: after a call that takes longer, no longer lengths are tried
 
 
 @dataclass(frozen=True)
 class KernelGrowth:
-    """log2 of what twice the tokens cost, over the last doubling that was measured."""
+    """The growth exponents of time and memory, log2 of the cost ratio for a doubled length, at the largest lengths
+    measured."""
 
     mask: str
     counts: tuple[int, int]
@@ -168,7 +169,7 @@ class KernelGrowth:
 
 
 def measure_kernel_growth(subject: KernelSubject, longest: int) -> KernelGrowth | str:
-    """The exponents under the first mask that it takes, or why it takes none."""
+    """The growth exponents under the first mask that the kernel accepts, or the reason why it accepts none."""
     refusals = {text: subject.refuses(build_length_spec(text, SHORTEST, False)) for text in MASKS}
     text = next((text for text, refused in refusals.items() if not refused), None)
     if text is None:
@@ -194,7 +195,7 @@ def build_length_spec(text: str, count: int, grad: bool) -> AttentionSpec:
 
 
 def measure_call(subject: KernelSubject, text: str, count: int, trained: bool) -> tuple[float, float]:
-    """Seconds of a call, the best of some, and the bytes it holds at its peak besides what it was given."""
+    """Seconds of a call, the best of several, and its peak of bytes beyond the inputs."""
     chance = torch.Generator().manual_seed(0)
     given = [torch.randn(1, HEADS, count, WIDTH, generator=chance).requires_grad_(trained) for _ in range(3)]
     own, spec = subject.kernel_weights(count, WIDTH), build_length_spec(text, count, trained)

@@ -1,17 +1,17 @@
-"""The laws that an attention kernel must keep: the same for ours and for custom ones.
+"""Laws that every attention kernel must satisfy, built-in or custom.
 
-    equals reference     it means what the formula means, output and gradients, under every mask that it takes
-    gradients            they are those of small steps, in float64
+    equals reference     output and gradients equal the formula's, under every mask that it accepts
+    gradients            they equal finite differences, in float64
     the future           no output depends on later tokens where the mask is causal
-    padding              no output depends on what is not there
-    empty row            a query that may see no key gets zeros, and gradients are finite
-    grouped heads        heads that share keys are heads with equal keys
-    the same twice       nothing is drawn anew from call to call
-    cache                reading piece by piece from a cache is reading at once
+    padding              no output depends on padding
+    empty row            a query without any visible key gets zeros, and gradients are finite
+    grouped heads        heads that share keys equal heads with equal keys
+    the same twice       two calls give the same output
+    cache                cached equals uncached
     growth               how time and memory grow with the length
 
-What it refuses is refused and no fault: a mask, a bias, a cache. What it takes, it must do. A custom kernel is a Python
-file that enters it in the table as ours do, with @register_kernel("mine") above a function.
+A kernel may refuse a mask, a bias or a cache; what it accepts must be right. A custom kernel is a Python file that
+registers it as ours do, with @register_kernel("mine") above a function.
 """
 
 import math
@@ -40,7 +40,7 @@ PADDED = ("padding", "causal & padding", "causal & window(3) & padding")
 
 @dataclass(frozen=True)
 class KernelFinding:
-    """One law: kept, broken, or not asked of it since it refuses."""
+    """The result for one law: pass, fail, or refused by the kernel."""
 
     check: str
     verdict: Literal["pass", "fail", "refused"]
@@ -49,7 +49,7 @@ class KernelFinding:
 
 @dataclass(frozen=True)
 class CaseResult:
-    """How far off it was in one case, and how far it may be; or why it refused the case."""
+    """The error in one case, with its tolerance; or the reason why the kernel refused the case."""
 
     case: str
     gap: float = 0.0
@@ -59,14 +59,14 @@ class CaseResult:
 
 
 def check_kernel_laws(call: str, longest: int = 4096, exponent: float | None = None) -> list[KernelFinding]:
-    """All laws for a kernel named as a config names it. `exponent` is the most that time may grow with, if any."""
+    """Check all laws for a kernel, given as in a config. `exponent` is the allowed growth of time, if any."""
     subject = KernelSubject(call)  #: S184
     found = [try_law(name, lambda: judge_results(name, list(KERNEL_LAWS[name](subject)))) for name in KERNEL_LAWS]  # noqa: B023  called at once
     return [*found, try_law("growth", lambda: check_growth(subject, longest, exponent))]
 
 
 def try_law(name: str, attempt: Callable[[], KernelFinding]) -> KernelFinding:
-    """A kernel that raises something has failed this law, and the others are still examined."""
+    """Check one law; an exception of the kernel is a failure, and the other laws are still checked."""
     try:
         return attempt()
     except Exception as problem:
@@ -88,13 +88,13 @@ def judge_results(name: str, results: list[CaseResult]) -> KernelFinding:
 
 
 def cases(subject: KernelSubject, names: tuple[str, ...], grad: bool = True) -> Iterator[tuple[str, str]]:
-    """Each case, and why the kernel refuses it."""
+    """Each case, with the reason why the kernel refuses it."""
     for case in names:
         yield case, subject.refuses(build_spec(case, grad=grad))
 
 
 def random_gradients(out: Tensor, inputs: list[Tensor]) -> list[Tensor]:
-    """Gradients of a random mix of the output."""
+    """The gradients of a random projection of the output."""
     probe = torch.randn(out.shape, generator=torch.Generator().manual_seed(7), dtype=out.dtype)
     found = torch.autograd.grad((out * probe).sum(), inputs, allow_unused=True)
     return [torch.zeros_like(x) if grad is None else grad for x, grad in zip(inputs, found, strict=True)]
@@ -215,7 +215,7 @@ def cached_equals_uncached(subject: KernelSubject) -> Iterator[CaseResult]:
 
 
 def real_queries(out: Tensor, spec: AttentionSpec) -> Tensor:
-    """The outputs of real queries: those of padding do not matter."""
+    """The outputs with those of padding queries set to zero."""
     return out if spec.q.is_real is None else out * spec.q.is_real[:, None, :, None]
 
 
@@ -232,7 +232,7 @@ KERNEL_LAWS: dict[str, Callable[[KernelSubject], Iterator[CaseResult]]] = {
 
 
 def check_growth(subject: KernelSubject, longest: int, exponent: float | None) -> KernelFinding:
-    """Measured, with gradients where there are any; a law only where an exponent is asked for."""
+    """Measure the growth, with gradients if supported; it can fail only if an exponent is given."""
     found = kernel_cases.measure_kernel_growth(subject, longest)
     if isinstance(found, str):
         return KernelFinding("growth", "refused", found)
@@ -243,7 +243,7 @@ def check_growth(subject: KernelSubject, longest: int, exponent: float | None) -
 
 
 def load_custom_kernel(path: Path) -> list[str]:
-    """The names of the kernels that a file enters. It is run, as any Python file is: give only what you trust."""
+    """Run a Python file and return the kernels that it registers. It is executed: use trusted files only."""
     if not path.is_file():
         raise DataError(f"{path}: there is no such file; name a Python file that enters a kernel")
     before = dict(KERNELS)
@@ -264,7 +264,7 @@ def load_custom_kernel(path: Path) -> list[str]:
 
 
 def error_line(problem: Exception, path: Path) -> str:
-    """The line of the file where it went wrong."""
+    """The line of the file that raised an error."""
     if isinstance(problem, SyntaxError):
         return f"line {problem.lineno}: "
     lines = [each.lineno for each in traceback.extract_tb(problem.__traceback__) if each.filename == str(path)]

@@ -1,8 +1,8 @@
-"""Probe run: a copy of the model trains for some steps, with every change recorded; and a copy with random weights.
+"""Probe run: trains a copy of the model for some steps and records all updates; and a copy with random weights.
 
-What is visible, and whether order is, is a matter of structure. In a model that has just begun, blocks may add next to
-nothing, and a mask that is off would change next to nothing: in the random copy every path carries about as much as any
-other, in fp32, so what may not be seen changes nothing at all, and what is seen changes much.
+Visibility of tokens and of their order is a property of the structure. In an untrained model, blocks may add almost
+nothing, and a wrong mask would change almost nothing. In the random copy all paths have similar magnitude, in fp32:
+invisible tokens change nothing at all, and visible ones change much.
 """
 
 import copy
@@ -27,12 +27,12 @@ from regard.training.run import Run
 if TYPE_CHECKING:
     from regard.doctor.case import DoctorCase
 
-POSITION_NOISE = 1e-3  # of the spread of what a model says: less is rounding
+POSITION_NOISE = 1e-3  # of the standard deviation of outputs: smaller changes are rounding
 
 
 @torch.no_grad()
 def randomize_model(model: Transformer, trained: nn.Module) -> Transformer:
-    """Positions stay as training leaves them, but for their size: a table of zeros says nothing here either."""
+    """A copy with random weights. Positions keep their trained values, rescaled: a table of zeros stays zero here."""
     made = copy.deepcopy(model).float().eval()
     made.c, made.hooks = replace(made.c, precision="fp32"), ()
     chance, places = torch.Generator().manual_seed(0), dict(trained.named_parameters())
@@ -42,7 +42,7 @@ def randomize_model(model: Transformer, trained: nn.Module) -> Transformer:
             weight.copy_(unit_spread(places[name], weight))
         elif name.endswith(("tokens.weight", "segments.weight")):
             front: Any = made.get_submodule(name.partition(".")[0])
-            weight.copy_(drawn / front.c.scale)  # which would drown the positions
+            weight.copy_(drawn / front.c.scale)  # without the division they would dominate the positions
         elif weight.dim() > 1:
             weight.copy_(drawn * weight.shape[-1] ** -0.5)
         else:
@@ -51,7 +51,7 @@ def randomize_model(model: Transformer, trained: nn.Module) -> Transformer:
 
 
 def unit_spread(trained: Tensor, before: Tensor) -> Tensor:
-    """With a spread of one; as it was before, where training left no numbers."""
+    """A table scaled to a standard deviation of one; the untrained one, where training left non-finite numbers."""
     table = trained.float() if bool(trained.isfinite().all()) else before
     spread = float(table.std(correction=0))
     return table / spread if spread else table
@@ -59,25 +59,25 @@ def unit_spread(trained: Tensor, before: Tensor) -> Tensor:
 
 @torch.no_grad()
 def forward_outputs(model: nn.Module, given: dict[str, Tensor]) -> Any:
-    """What the model answers: a tensor, or several."""
+    """The model's outputs: one tensor, or several."""
     rest = dict(given)
     return model(rest.pop("ids"), **rest)
 
 
 def other_ids(ids: Tensor, vocab: int, avoid: set[int]) -> Tensor:
-    """Ids of the same shape, each another one than it was."""
+    """Random ids of the same shape, each different from the original."""
     pool = torch.tensor([id for id in range(vocab) if id not in avoid], device=ids.device)
     chance = torch.Generator().manual_seed(1)
     drawn = pool[torch.randint(len(pool), ids.shape, generator=chance).to(ids.device)]
     return torch.where(drawn == ids, pool[(torch.searchsorted(pool, drawn) + 1) % len(pool)], drawn)
 
 
-SETTLED = 3  # steps without a copy of the weights beside them: so that their memory is that of a plain step
+SETTLED = 3  # first steps without a copy of the weights, so that their memory is that of a normal step
 
 
 @dataclass(frozen=True)
 class ProbeStep:
-    """A step: `gradients` are norms by layer, `updates` the part of a layer's weights that was moved."""
+    """One step of the probe: `gradients` are norms by layer, `updates` relative updates by layer."""
 
     number: int
     loss: float
@@ -87,7 +87,8 @@ class ProbeStep:
 
 
 class ProbeRun:
-    """Steps from where the run stands. `reached` are the weights that got a gradient, `changed` those that moved."""
+    """Training steps from the current state of the run. `reached` are weights with a gradient, `changed` those that
+    moved."""
 
     def __init__(self, case: "DoctorCase") -> None:
         self.case, self.taken = case, list[ProbeStep]()
@@ -95,7 +96,7 @@ class ProbeRun:
         self.optimizer = copy_optimizer(self.model, case.run)
         self.chance = {name: state.clone() for name, state in case.run.rng_state.items()}
         self.reached, self.changed = set[str](), set[str]()
-        self.peak: int | None = None  # bytes that the first steps held, beyond those before
+        self.peak: int | None = None  # peak bytes of the first steps, beyond those before
 
     @property
     def losses(self) -> list[float]:
@@ -103,7 +104,7 @@ class ProbeRun:
 
     @property
     def sound(self) -> bool:
-        """Whether what it came to are numbers."""
+        """Whether all weights are finite after the probe."""
         return all(bool(weight.isfinite().all()) for weight in self.model.parameters())
 
     def run(self, factors: list[float], progress: Callable[[str], object] | None = None) -> "ProbeRun":
@@ -138,7 +139,7 @@ class ProbeRun:
         self.taken.append(ProbeStep(number, float(torch.stack(share).sum()), norm, gradients, updates))
 
     def watch(self) -> dict[str, float]:
-        """The gradients' norms by layer, and which weights they reach."""
+        """The gradient norms by layer; records which weights have a gradient."""
         found: dict[str, float] = {}
         for name, weight in self.model.named_parameters():
             size = 0.0 if weight.grad is None else float(weight.grad.norm())
@@ -149,7 +150,7 @@ class ProbeRun:
 
     @torch.no_grad()
     def move(self) -> tuple[float, dict[str, float]]:
-        """Take the step, and see what it moves."""
+        """Take the optimizer step; returns the gradient norm and the relative updates by layer."""
         own = self.optimizer.own
         if len(self.taken) < SETTLED:
             norm, _ = self.optimizer.step(self.case.settings.max_grad_norm)

@@ -1,6 +1,6 @@
-"""Opens a recipe that has not begun, or a run at its newest checkpoint; and checks the run's log.
+"""Run history: opens a recipe, or a run at its newest checkpoint, and checks the run's log.
 
-The log shows skipped steps, and validation that became worse while training went on.
+The log shows skipped steps, and a validation loss that rises during training.
 """
 
 import json
@@ -15,7 +15,7 @@ from regard.hub import locate, read_folder
 from regard.training.run import Run
 from regard.zoo.recipe import read_recipe
 
-OFTEN = 0.05  # of all steps
+OFTEN = 0.05  # share of all steps
 WORSE = 1.1  # times the best validation loss
 
 
@@ -27,7 +27,7 @@ def check_history(case: DoctorCase) -> DoctorFinding | None:
     if len(passed) > OFTEN * len(steps):
         return finding_problem(f"{len(passed):,} of {len(steps):,} steps were passed over, the last of them step "
                      f"{passed[-1]['step']:,}: {passed[-1]['skipped']}", "a lower train.optimizer.lr")  # fmt: skip
-    # the line marked best tells once more of an earlier step
+    # the line marked best repeats an earlier step
     scores = [line for line in case.log if isinstance(line.get("eval_loss"), float) and not line.get("best")]
     best = min(scores, key=lambda line: line["eval_loss"], default=None)
     if best is not None and scores[-1]["eval_loss"] > WORSE * best["eval_loss"]:
@@ -44,7 +44,7 @@ def overfit_advice(scores: list[dict[str, Any]], best: dict[str, Any] | None) ->
 def open_run_or_recipe(
     thing: str | Path, overrides: Iterable[str] = (), notice: Callable[[str], object] = warnings.warn
 ) -> tuple[Run, list[dict[str, Any]]]:  # fmt: skip
-    """The run, and the lines of its log; nothing is written in its folder."""
+    """The run, and the lines of its log; nothing is written to its folder."""
     path, changes = Path(thing), list(overrides)
     if not (path / "config.toml").is_file():
         return Run.from_recipe(read_recipe(thing, changes), notice=notice), []
@@ -61,7 +61,7 @@ def open_run_or_recipe(
 
 
 def log_lines(path: Path) -> list[dict[str, Any]]:
-    """Those that are whole: a run may be writing the last one now."""
+    """The complete lines of a log: a run may be writing the last one."""
     found = []
     for line in path.read_text(encoding="utf8").splitlines() if path.is_file() else []:
         try:

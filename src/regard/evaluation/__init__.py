@@ -1,1 +1,1 @@
-"""Evaluation: the metrics of a finished model on a dataset."""
+"""Evaluation: metrics of a trained model on a dataset."""

@@ -1,10 +1,10 @@
-"""BLEU and chrF of translations, by sacrebleu, each with the signature that says how it was computed.
+"""BLEU and chrF of translations, by sacrebleu, each with the signature of how it was computed.
 
-    bleu   how many runs of one to four words people wrote too (Papineni et al. 2002; Post 2018)
-    chrf   the same of one to six characters: kinder to endings (Popović 2015)
+    bleu   precision of word n-grams, n = 1 to 4, against references (Papineni et al. 2002; Post 2018)
+    chrf   F-score of character n-grams, n = 1 to 6: more tolerant of word endings (Popović 2015)
 
-Figures can be compared where their signatures are the same. The literature's are often of lower-cased words that were
-tokenised beforehand: `lowercase`, and `bleu_tokenize="none"` for texts that are in words already.
+Scores are comparable if their signatures are equal. Published ones often use lower-cased, tokenised text: `lowercase`,
+and `bleu_tokenize="none"` for text that is tokenised already.
 """
 
 from collections.abc import Sequence
@@ -20,9 +20,9 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, kw_only=True)
 class TranslationScoring:
-    """How translations are made, and how they are compared.
+    """Settings of translation and scoring.
 
-    With `by_group` sources that stand there several times are translated once, and each of their targets is right.
+    With `by_group` a source that occurs several times is translated once, and all its targets are references.
     """
 
     num_beams: int = BeamSearchParams.num_beams
@@ -41,7 +41,7 @@ class TranslationScoring:
 
 @dataclass(frozen=True)
 class TranslationScores:
-    """Scores from 0 to 100, and how each came about."""
+    """Scores from 0 to 100, with the signature of each."""
 
     scores: dict[str, float]
     signatures: dict[str, str]
@@ -61,7 +61,7 @@ def score_translations(
     references: Sequence[str],
     scoring: TranslationScoring | None = None,
 ) -> TranslationScores:
-    """What was said for each source against what was meant; grouped as well if asked for."""
+    """Score translations against one reference each, and grouped by source if requested."""
     scoring = scoring or TranslationScoring()
     found = compute_scores(translations, [[each] for each in references], scoring)
     if not scoring.by_group:
@@ -81,10 +81,10 @@ def by_group(named: dict[str, Value]) -> dict[str, Value]:
 def compute_scores(
     translations: Sequence[str], references: Sequence[Sequence[str]], scoring: TranslationScoring
 ) -> TranslationScores:
-    """Each text against all that are right for it."""
+    """Score each text against all its references."""
     library, most = import_sacrebleu(), max(map(len, references))
     streams = [[right[place] if place < len(right) else None for right in references] for place in range(most)]
-    ways = {  # force: how texts look when they are in words already is no news to a caller that set it
+    ways = {  # force: no warning about text that is tokenised already, which the caller has chosen
         "bleu": library.BLEU(lowercase=scoring.lowercase, tokenize=scoring.bleu_tokenize, force=True),
         "chrf": library.CHRF(lowercase=scoring.lowercase),
     }

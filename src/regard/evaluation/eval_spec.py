@@ -1,4 +1,4 @@
-"""The spec of an evaluation: which task, on which data, read as the training data were."""
+"""Evaluation spec: the task and the data of an evaluation, read as the training data were."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ from regard.training.data.read import resolve_text_column
 
 @dataclass(frozen=True, kw_only=True)
 class EvalTables:
-    """The two tables of a recipe that an evaluation reads."""
+    """The two tables of a recipe that an evaluation uses."""
 
     data: config.Data = config.Data()
     task: config.Task = config.NextToken()
@@ -27,7 +27,7 @@ class EvalTables:
 
 @dataclass(frozen=True)
 class EvalSpec:
-    """The data and what is asked of them; `said` are the data as the caller said them, without what is inherited."""
+    """The data and the task; `said` are the caller's data settings, without inherited ones."""
 
     data: config.Data
     task: config.Task
@@ -35,13 +35,13 @@ class EvalSpec:
 
 
 def run_folder_of(path: Path) -> Path | None:
-    """The run that a path is, or is a checkpoint of."""
-    places = (path, path.absolute().parent.parent, path.resolve().parent.parent)  # the last for RUN/best, a link
+    """The run of a path: the path itself, or the run that it is a checkpoint of."""
+    places = (path, path.absolute().parent.parent, path.resolve().parent.parent)  # the last one for the link RUN/best
     return next((place for place in places if (place / "config.toml").is_file()), None)
 
 
 def held_out_spec(name: str, recipe: config.Recipe | None, overrides: Sequence[str] = ()) -> EvalSpec:
-    """What a run kept back to validate on; read in another way it would not be what was kept back."""
+    """The spec of a run's validation data, which must be split as in training, so overrides are refused."""
     if recipe is None:
         raise ConfigError(f"{name}: not of a run, so it has no validation data of its own; name a FILE")
     if overrides:
@@ -54,7 +54,7 @@ def held_out_spec(name: str, recipe: config.Recipe | None, overrides: Sequence[s
 def build_eval_spec(
     model: Model, recipe: config.Recipe | None, given: config.Data, overrides: Sequence[str]
 ) -> EvalSpec:  # fmt: skip
-    """What is asked of these data: as in training, but for the overrides."""
+    """The spec of an evaluation of these data: as in training, except for the overrides."""
     changes: dict[str, Any] = {}
     for line in overrides:
         apply_override(changes, line)
@@ -68,7 +68,7 @@ def build_eval_spec(
         known = guess_task(model.c)
     task = {} if known is None else {"task": config.to_dict(known)}
     like = given if recipe is None else inherit_reading(given, recipe.data, isinstance(known, config.NextToken))
-    if "input" in changes.get("task", {}):  # another column than that of training
+    if "input" in changes.get("task", {}):  # another column than in training
         like = replace(like, text_column=given.text_column)
     elif "text_column" in changes.get("data", {}) and isinstance(known, config.NextToken):
         task = {"task": config.to_dict(config.NextToken())}
@@ -87,14 +87,14 @@ DATA_SETTINGS = ("text_column", "on_bad_record", "column_names", "blank_line_end
 
 
 def inherit_reading(given: config.Data, before: config.Data, text: bool) -> config.Data:
-    """Files like those of training are read like them; a text has no columns to name."""
+    """Data settings that are not given are those of training; a text has no columns."""
     names, usual = ("text_column", "on_bad_record") if text else DATA_SETTINGS, config.Data()
     left_out = [name for name in names if getattr(given, name) == getattr(usual, name)]
     return replace(given, **{name: getattr(before, name) for name in left_out})
 
 
 def guess_task(c: config.Transformer) -> config.Task:
-    """What a model can be asked that does not say so, a published one: if it is words."""
+    """The task of a published model without a task, if it has an LM head."""
     if c.head.kind != "lm":
         raise ConfigError(f"task.kind: the model does not say what its head, {c.head.kind!r}, was trained for; say it, "
                           "as in task.kind=classification task.input=review")  # fmt: skip

@@ -1,10 +1,10 @@
-"""Evaluation: the loss and the scores of a model on any data, for the task that it was trained for.
+"""Evaluator: the loss and the scores of a model on any data, for the task of its training.
 
     regard.evaluate("runs/reviews", "movie-reviews:test").scores["accuracy"]
     regard.evaluate("runs/en-fr", "mine.jsonl", ["task.source=english", "task.target=french"], num_beams=8)
 
-A model knows its task, and in which columns that stood. Without data it is scored on what its run held out for
-validation. Bits per byte is the fair measure between models with different tokens, so the bytes of labels are counted.
+A model stores its task and the columns of its data. Without data it is scored on its run's validation data. Bits per
+byte compares models with different tokenizers, so the bytes of labels are counted.
 """
 
 import warnings
@@ -62,13 +62,13 @@ WORDS = (
     "span_corruption",
     "text_infilling",
     "prefix_lm",
-)  # kinds whose losses are of words
+)  # kinds whose losses are those of tokens
 Source = str | tuple[str, ...] | config.Data
 
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """Scores of a model on data: of so many `rows`, or of a text of so many `bytes`.
+    """The result of an evaluation: the scores, with the number of `rows`, or of `bytes` of a text.
 
     `extras` are the signatures of BLEU and chrF, and the confusion matrix of classes.
     """
@@ -89,7 +89,7 @@ class EvaluationResult:
         return self.score.scores
 
     def tree(self) -> dict[str, Any]:
-        """All of it as plain values, in the order in which people want to know."""
+        """The whole result as plain values, the most important first."""
         score, words = self.score, self.task.kind in WORDS
         said: dict[str, Any] = {"data": self.data, "task": self.task.kind, "loss": score.loss}
         said |= {f"{name}_loss": total / max(1, part.count) for name, (total, part) in score.parts.items()}
@@ -103,7 +103,7 @@ class EvaluationResult:
 
 
 def script_keys(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Names in one word, for scripts; those of classes stay as they are."""
+    """Keys without spaces, for scripts; the names of classes are unchanged."""
     return {
         name.replace(" ", "_"): script_keys(value) if name == "signatures" else value for name, value in raw.items()
     }
@@ -120,10 +120,11 @@ def evaluate(
     progress: Progress = no_progress,
     **settings: Any,
 ) -> EvaluationResult:
-    """Ask a model, or the one in a run or a folder, all that the data hold; or what its run kept back.
+    """Evaluate a model, or the one in a run or a folder, on the given data, or on its run's validation data.
 
-    `overrides` such as "task.label=stars" say how these data are read. `limit` asks so many rows, from everywhere
-    alike, or so many tokens of a text. `each` hears of every row: where it stood, what was asked, said and expected.
+    `overrides` such as "task.label=stars" set how the data are read. `limit` evaluates so many rows, evenly spaced, or
+    so many tokens of a text. `each` is called with every row: its source, input, prediction and label.
+
     The settings are those of `TranslationScoring`, for translations: num_beams, length_penalty, lowercase,
     bleu_tokenize, by_group.
     """
@@ -131,7 +132,7 @@ def evaluate(
     run = None if isinstance(model, Model | DualEncoderModel) else run_folder_of(Path(model))
     recipe, changes = None if run is None else read_recipe(run), list(overrides)
     if not isinstance(model, Model | DualEncoderModel) and run is None:
-        model = load_model(model, specials="plain")  # a path where nothing is says so before anything else
+        model = load_model(model, specials="plain")  # a missing path is reported before anything else
     own = held_out_spec(name, recipe, changes) if source is None else None
     known: Any = model if isinstance(model, Model | DualEncoderModel) else load_run_model(model, recipe)
     if known.tokenizer is None and reads_text(known):
@@ -155,14 +156,14 @@ def evaluate(
 
 
 def best_checkpoint_note(run: Path, folder: Path) -> dict[str, str]:
-    """Which checkpoint was asked, where it is the best one that a run keeps."""
+    """The evaluated checkpoint, if it is the best one of a run."""
     link = run / "best"
     same = link.is_dir() and link.samefile(folder)
     return {"checkpoint": f"{folder.resolve().name}, the best of the run"} if same else {}
 
 
 def load_run_model(path: str | Path, recipe: config.Recipe | None) -> Any:
-    """The model of a run, with special tokens in its data read as they were in training."""
+    """The model of a run, with special tokens in its data parsed as in training."""
     return load_model(path, specials="plain" if recipe is None else recipe.tokenizer.specials)
 
 
@@ -174,12 +175,12 @@ def data_config(source: Source | None) -> config.Data:
 
 
 def scoring_settings(settings: dict[str, Any], task: config.Task) -> TranslationScoring:
-    """The settings of translations; no other task takes them."""
+    """The settings of translations, which no other task accepts."""
     if settings and not isinstance(task, config.Translation):
         name = next(iter(settings)).replace("_", "-")
         raise ConfigError(f"{name}: for translations alone, and what is asked here is {task.kind!r}; leave it out")
     if isinstance(task, config.Translation):
-        import_sacrebleu()  # before translations are made, which take minutes
+        import_sacrebleu()  # fail before the translations, which take minutes
     return config.from_dict(TranslationScoring, settings)
 
 
@@ -188,7 +189,7 @@ def scoring_settings(settings: dict[str, Any], task: config.Task) -> Translation
 
 @dataclass(frozen=True)
 class Evaluator:
-    """A model and what is asked of it; `recipe` is the run's, if it is asked what that kept back."""
+    """A model and the evaluation requested for it; `recipe` is the run's, for an evaluation on its validation data."""
 
     model: Any  # a Model, or a DualEncoderModel
     asked: EvalSpec
@@ -203,15 +204,15 @@ class Evaluator:
         return tokenizer
 
     def text(self) -> EvaluationResult:
-        """The next token, everywhere in a text."""
-        min_prompt_tokens(self.model)  # refuses a model that sees the word it is to predict
+        """The next-token loss over a whole text."""
+        min_prompt_tokens(self.model)  # refuses a model that attends to the token it predicts
         there, sizes = self.read(), ByteCounter(self.tokenizer)
         task = build_objective(self.model, self.asked.task)
         score = scored(with_carried_state(self.model, there), sizes.of(there.batches(self.limit)), task)
         return EvaluationResult(there.name, self.asked.task, score, bytes=sizes.total)
 
     def read(self) -> ValidationSource | TextWindows:
-        """What a run validates on, read by the run itself; or a text in windows."""
+        """The validation data of the run, split as in training; or a text in windows."""
         if self.recipe is not None:
             alone = replace(self.recipe, train=replace(self.recipe.train, workers=0))
             found = read_run_data(alone, self.tokenizer, self.voice).validation
@@ -219,13 +220,14 @@ class Evaluator:
             return found
         how = config.ByteTokenizer(
             specials="parse" if self.tokenizer.parses_specials else "plain"
-        )  # its tokenizer is there
+        )  # the model's own tokenizer is used
         made = prepare_text(self.asked.data, how, tokenizer=self.tokenizer, notice=self.voice.notice,
                        progress=self.voice.progress)  # fmt: skip
         return TextWindows(made.train, max_length(self.model))
 
     def evaluate_text(self, recipe: config.Recipe | None, name: str) -> EvaluationResult:
-        """Data that are no records apart, read by the run that trained on them: what it kept back, or others whole."""
+        """Evaluate data without separate records, read as in the run's training: its validation data, or all of a given
+        source."""
         if recipe is None:
             raise ConfigError(f"{name}: not of a run, and {self.asked.task.kind!r} is read as its run was; name a run")
         own = self.recipe is not None
@@ -239,7 +241,7 @@ class Evaluator:
         return EvaluationResult(made.validation.name, self.asked.task, score)
 
     def tell_trained(self, recipe: config.Recipe, run: str) -> None:
-        """All of a series was asked, and most of it may have been trained on: that scores better than what was not."""
+        """Warn that an evaluation on the whole series includes rows that were trained on, which score better."""
         part = recipe.data.validation
         if not isinstance(self.asked.task, config.Forecasting) or self.asked.task.split or not isinstance(part, float):
             return
@@ -251,7 +253,7 @@ class Evaluator:
                               f"trained on all but the last {part:g} of them{alone}")  # fmt: skip
 
     def evaluate_rows(self, each: RowCallback | None, scoring: TranslationScoring) -> EvaluationResult:
-        """Everything else: record by record."""
+        """Evaluate record by record, for all other tasks."""
         task, found, tally = build_objective(self.model, self.asked.task), self.tables(), BadRecordPolicy()
 
         def make(record: Record) -> list[TaskExample]:
@@ -287,12 +289,12 @@ class Evaluator:
 
     @property
     def share(self) -> float | None:
-        """The part that the run kept back, where it was a part."""
+        """The validation share of the run, if it is a share."""
         part = None if self.recipe is None else self.recipe.data.validation
         return part if isinstance(part, float) else None
 
     def report(self, name: str, marks: RowScorer, tally: BadRecordPolicy) -> None:
-        """It is no secret that something is missing."""
+        """Report truncated rows and skipped records."""
         if marks.cut:
             self.voice.notice(f"{name}: {marks.shortened:,} of {marks.count:,} rows were too long, and {marks.cut:,} "
                               "of their tokens are cut off")  # fmt: skip
@@ -301,16 +303,16 @@ class Evaluator:
 
 
 class ByteCounter:
-    """Counts on the way what batches ask for."""
+    """Counts the bytes of the labels in batches."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer, self.total = tokenizer, 0
         self.stream: Detokenizer | None = None
 
     def of(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """The same batches, counted on the way."""
+        """The same batches, counted as they pass."""
         for batch in batches:
-            if isinstance(batch, Tensor):  # windows of one text, each going on where the one before ended
+            if isinstance(batch, Tensor):  # windows of one text, each continuing the one before
                 self.put(batch[:, 1:].flatten().tolist(), int(batch[0, 0]))
             else:
                 self.documents(batch)
@@ -318,7 +320,7 @@ class ByteCounter:
         self.end()
 
     def documents(self, batch: dict[str, Tensor]) -> None:
-        """Rows of their own, with documents in them: a run of labels is told in one go."""
+        """Separate rows with documents in them: consecutive labels are decoded together."""
         for ids, labels in zip(batch["ids"].tolist(), batch["labels"].tolist(), strict=True):
             self.end()
             for before, told in zip(ids, labels, strict=True):

@@ -1,13 +1,12 @@
-"""GLUE: nine tasks, their files as they are published, and one number for all (Wang et al. 2019).
+"""GLUE: nine tasks with their published files, and the average scores (Wang et al. 2019).
 
     CoLA    gj04  1     The sailors rode the breeze.          no header; the sentence is the fourth column
     MRPC    1  702876  702977  " It is , " he said .  ...     quotes are characters
     QNLI    0  What came into force?  As of that day ...  entailment
 
-A task is what a recipe says about it: `data` (columns, what to do about bad lines), `task` (which columns, which
-classes) and which metrics count; `glue_overrides("CoLA", "glue_data/CoLA")` gives it as overrides of any recipe.
-Classes stand in the order in which published models number them; where a file has 0 and 1, these are the first and the
-second.
+A task consists of recipe settings, `data` (columns, policy for bad lines) and `task` (columns, classes), and its
+metrics; `glue_overrides("CoLA", "glue_data/CoLA")` gives the settings as overrides of any recipe. Classes have the
+order of published models; where a file has 0 and 1, these are the first and the second.
 """
 
 import json
@@ -22,12 +21,12 @@ from regard.config.errors import did_you_mean
 
 @dataclass(frozen=True)
 class GlueTask:
-    """One task: what is asked, the metrics that count, and what the published files are like."""
+    """One GLUE task: its task config, its metrics, and the format of its files."""
 
     task: config.Classification | config.Regression
     metrics: tuple[str, ...]
-    columns: tuple[str, ...] = ()  # of files without a header
-    checks: tuple[str, ...] = ("dev.tsv",)  # what there is to validate on
+    columns: tuple[str, ...] = ()  # for files without a header
+    checks: tuple[str, ...] = ("dev.tsv",)  # validation files
     broken: bool = False  # some published lines lack fields
 
 
@@ -68,8 +67,8 @@ GLUE_TASKS = {
     "WNLI": GlueTask(text_pair("sentence1", "sentence2", "label", *YES_NO[::-1]), ("accuracy",)),
 }
 
-# The columns of the table in Devlin et al. 2019, and the one metric that each shows. WNLI is left out there: no
-# model was better at it than one constant answer.
+# The columns of the table in Devlin et al. 2019, and the one metric that each shows. WNLI is left out there: no model
+# was better at it than one constant answer.
 GLUE_COLUMNS = {
     "MNLI-m": "accuracy", "MNLI-mm": "accuracy", "QQP": "f1", "QNLI": "accuracy", "SST-2": "accuracy",
     "CoLA": "matthews", "STS-B": "spearman", "MRPC": "f1", "RTE": "accuracy",
@@ -88,7 +87,7 @@ def find_glue_task(name: str) -> GlueTask:
 
 
 def glue_data(name: str, folder: str | Path, matched: bool = True) -> config.Data:
-    """The published files of a task, in a folder; MNLI is validated on texts like those of its training, or others."""
+    """The data config of a task's published files in a folder; MNLI is validated on matched or mismatched texts."""
     found, place = find_glue_task(name), Path(folder)
     return config.Data(
         source=str(place / "train.tsv"), validation=str(place / found.checks[0 if matched else -1]),
@@ -106,7 +105,7 @@ def glue_overrides(name: str, folder: str | Path, matched: bool = True) -> list[
             for table, said in tables.items() for key, value in said.items()]  # fmt: skip
 
 
-# ---------------------------------------------------------------- one number
+# ---------------------------------------------------------------- averages
 
 
 def bert_average(scores: Mapping[str, float]) -> float:
@@ -116,7 +115,7 @@ def bert_average(scores: Mapping[str, float]) -> float:
 
 
 def official_score(scores: Mapping[str, Mapping[str, float]]) -> float:
-    """The score of GLUE's own table: the mean over nine tasks of the mean of their metrics, WNLI among them.
+    """The official GLUE score: the mean over nine tasks of the mean of their metrics, WNLI included.
 
     {"MRPC": {"f1": 89.3, "accuracy": 85.4}, ...}; MNLI-m and MNLI-mm together make one task.
     """
@@ -131,6 +130,6 @@ def official_score(scores: Mapping[str, Mapping[str, float]]) -> float:
 
 
 def check_columns_match(scores: Mapping[str, object], wanted: Iterable[str], where: str = "") -> None:
-    """An average over other columns would be another number."""
+    """Refuse an average over other columns, which would not be comparable."""
     if wrong := sorted(scores.keys() ^ set(wanted)):
         raise ValueError(f"{where}{', '.join(wrong)}: the average is over exactly {', '.join(wanted)}")

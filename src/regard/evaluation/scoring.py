@@ -1,9 +1,9 @@
-"""Row by row scoring: the prediction of every row beside its label, in the order of the file.
+"""Row scoring: the prediction and the label of every row, in the order of the file.
 
-    records ── examples ──►  rows  ── portions, rows of like length together ──►  batches  ──►  the loss
-                                                                                     └── said, meant ──►  scores
+    records ── examples ──►  rows  ── portions, rows of similar length ───────►  batches  ──►  the loss
+                                                                                     └── prediction, label ──►  scores
 
-A portion of the rows is in memory at a time; of the others there is only what scores are made of.
+One portion of the rows is in memory at a time; of all others only predictions and labels are kept.
 """
 
 from array import array
@@ -31,18 +31,18 @@ from regard.tasks.masked_lm import NEXT_SENTENCE_LABELS
 from regard.tasks.metrics import confusion_matrix
 from regard.tasks.task import Task, TaskOutputs, TextTask
 
-PORTION = 4096  # rows that are sorted by length together
+PORTION = 4096  # rows that are sorted by length at a time
 
 
 class ScoredRow(NamedTuple):
-    """What is asked: as it stood in the file, and in numbers."""
+    """A row of an evaluation: its record, and the encoded example."""
 
     record: Record
     example: Example
 
 
 RowOutput = dict[str, Any]
-RowCallback = Callable[[RowOutput], object]  # hears of every row: where it stood, what was asked, said and expected
+RowCallback = Callable[[RowOutput], object]  # called with every row: source, input, prediction and label
 
 
 # ---------------------------------------------------------------- rows
@@ -54,7 +54,7 @@ def evaluation_rows(
     tally: BadRecordPolicy,
     share: float | None = None,
 ) -> Iterator[ScoredRow]:
-    """What there is to ask; with a share, of the part that training kept back."""
+    """The rows to evaluate; with a share, those that training held out."""
     for record in (record for table in tables for record in table.records(tally)):
         try:
             made = make(record)
@@ -65,14 +65,14 @@ def evaluation_rows(
 
 
 def is_validation_row(example: Example, share: float) -> bool:
-    """Whether training keeps a row for validation: by a hash of its input, as `data.prepare` splits rows."""
+    """Whether training holds out a row for validation: by a hash of its input, as `data.prepare` splits rows."""
     first = next(one for one in example.values() if isinstance(one, list | Tensor))
     number = hash_row(example) if isinstance(first, Tensor) else hash_ids(array("i", first))
     return bool(is_kept_back(torch.tensor(number), share))
 
 
 def sample_evenly(all: Callable[[], Iterable[ScoredRow]], limit: int | None) -> Iterable[ScoredRow]:
-    """At most so many rows, from everywhere alike: files are often sorted."""
+    """At most `limit` rows, evenly spaced, since files are often sorted."""
     if limit is None:
         return all()
     count = sum(1 for _ in all())
@@ -80,7 +80,7 @@ def sample_evenly(all: Callable[[], Iterable[ScoredRow]], limit: int | None) -> 
 
 
 def next_sentence_rows(documents: Sequence[ScoredRow], task: tasks.MaskedLM) -> Iterator[ScoredRow]:
-    """Which parts follow each other? Rows of two parts, made of documents."""
+    """Rows of sentence pairs for next sentence prediction, made of documents."""
     examples = [row.example for row in documents]
     for place, row in enumerate(documents):
         made = task.pairs(examples, place, data.seeded_generator(0, "pairs", place))
@@ -91,12 +91,12 @@ def next_sentence_rows(documents: Sequence[ScoredRow], task: tasks.MaskedLM) -> 
 
 
 class RowScorer:
-    """Predictions of a model for rows, beside what they should be; they are made while `batches` is iterated.
+    """Predictions and labels of rows, computed while `batches` is iterated.
 
-    Tasks that are not answered a batch at a time override `finalize`.
+    Tasks whose predictions do not come batch by batch override `finalize`.
     """
 
-    columns: ClassVar[tuple[str, ...]] = ("input", "input_pair", "text", "words")  # settings that name what is shown
+    columns: ClassVar[tuple[str, ...]] = ("input", "input_pair", "text", "words")  # settings of displayed columns
 
     def __init__(
         self, model: Model, task: Task, rows: Iterable[ScoredRow], each: RowCallback | None = None,
@@ -113,7 +113,7 @@ class RowScorer:
         for portion in in_chunks(self.rows, PORTION):
             told: list[Any] = [None] * len(portion)
             for places in length_batches([self.task.length(row.example) for row in portion]):
-                chance = data.seeded_generator(0, "in order", number)  # the same tokens are hidden each time
+                chance = data.seeded_generator(0, "in order", number)  # the same tokens are masked each time
                 batch = self.task.collate_eval([portion[place].example for place in places], chance)
                 for place, answers in zip(places, self.predict(batch), strict=False):
                     told[place] = answers
@@ -124,7 +124,7 @@ class RowScorer:
                 self.note(row, said, meant)
 
     def predict(self, batch: TaskBatch) -> Iterable[tuple[Any, Any]]:
-        """(said, meant) of each row of a batch."""
+        """(prediction, label) of each row of a batch."""
         said, meant = (
             self.task.answers(self.model, batch_to_device(batch, self.device)),
             self.task.expected_answers(batch),
@@ -132,7 +132,7 @@ class RowScorer:
         return zip(outputs_by_row(self.task, said, batch), outputs_by_row(self.task, meant, batch), strict=True)
 
     def finalize(self, portion: Sequence[ScoredRow], answers: list[Any]) -> Iterable[tuple[Any, Any]]:
-        """(said, meant) of each row of a portion."""
+        """(prediction, label) of each row of a portion."""
         return answers
 
     def note(self, row: ScoredRow, prediction: Any, label: Any) -> None:
@@ -145,16 +145,16 @@ class RowScorer:
                        "said": self.decode(prediction), "expected": self.decode(label)})  # fmt: skip
 
     def loss(self, row: ScoredRow) -> int:
-        """Tokens of a row that did not fit."""
+        """The number of truncated tokens of a row."""
         return int(row.example.get("cut", 0))
 
     def displayed_columns(self, record: Record) -> RowOutput:
-        """The columns that were read."""
+        """The input columns of a record."""
         names = (getattr(self.task.c, name, None) for name in self.columns)
         return {name: to_json_value(record[name]) for name in names if name is not None}
 
     def decode(self, answers: Any) -> Any:
-        """Answers as people read them."""
+        """Predictions or labels in readable form."""
         named = {name: [self.token_text(name, each) for each in some] for name, some in answers.items()}
         bare = {name: some if is_per_token(self.task, name) else some[0] for name, some in named.items()}
         return next(iter(bare.values())) if len(bare) == 1 else bare
@@ -172,7 +172,7 @@ class RowScorer:
 
     @property
     def extras(self) -> RowOutput:
-        """What else there is to know: which classes were taken for which."""
+        """Further results: the confusion matrix."""
         if not isinstance(self.task.c, config.Classification):
             return {}
         said, meant = (tasks.join_outputs(some)["loss"] for some in (self.said, self.meant))
@@ -180,17 +180,17 @@ class RowScorer:
 
 
 def to_json_value(found: Any) -> Any:
-    """What stood in a column, as JSON can say it: of a file its path."""
+    """A value of a column in JSON; a file by its path."""
     return found if isinstance(found, str | int | float | list | NoneType) else str(found)
 
 
 def is_per_token(task: Task, name: str) -> bool:
-    """Whether a row has as many answers as labels, and not one."""
+    """Whether a row has one prediction for each label, not one in all."""
     return isinstance(task, TextTask | tasks.MaskedLM) and name != "next"
 
 
 def outputs_by_row(task: Task, answers: TaskOutputs, batch: TaskBatch) -> list[TaskOutputs]:
-    """The answers to a batch, apart for each of its rows."""
+    """The outputs of a batch, split by row."""
     made: list[TaskOutputs] = [{} for _ in batch["ids"]]
     for name, some in answers.items():
         labels: Tensor | None = batch["labels"] if is_per_token(task, name) else None

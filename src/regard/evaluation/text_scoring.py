@@ -1,4 +1,4 @@
-"""Scores of answers that are texts: extracted spans (SQuAD) and translations (BLEU, chrF)."""
+"""Scoring of text outputs: extracted spans (SQuAD) and translations (BLEU, chrF)."""
 
 from collections.abc import Iterable, Sequence
 from functools import cached_property
@@ -17,13 +17,14 @@ from regard.tasks.question_answering import AnswerSpan
 
 
 class AnswerScorer(RowScorer):
-    """Questions about texts: a long one is read in windows, and the surest of their answers is the answer."""
+    """Extractive question answering: a long context is split into windows, and the answer with the highest score is
+    taken."""
 
     columns = ("question", "context")
     task: tasks.QuestionAnswering
 
     def predict(self, batch: TaskBatch) -> Iterable[tuple[Any, Any]]:
-        return ()  # a batch has one window of each text
+        return ()  # a batch has one window of each text alone
 
     def finalize(self, portion: Sequence[ScoredRow], answers: list[Any]) -> Iterable[tuple[Any, Any]]:
         assert self.model.tokenizer is not None
@@ -43,13 +44,13 @@ class AnswerScorer(RowScorer):
         return list(self.task.answers(self.model, batch_to_device(batch, self.device))["loss"])
 
     def loss(self, row: ScoredRow) -> int:
-        """Of the question; the windows hold all of the text."""
+        """Truncated tokens of the question; the windows cover the whole context."""
         assert self.model.tokenizer is not None
         room = (self.task.rows.length - len(self.task.specials.pair)) // 2
         return max(0, len(self.model.tokenizer.encode(str(row.record[self.task.c.question]))) - room)
 
     def score_answer(self, row: ScoredRow, found: list[AnswerSpan]) -> tuple[list[str], dict[str, float]]:
-        """What is right, and how right the answer is."""
+        """The accepted answers, and the SQuAD scores of the prediction."""
         return self.task.right_answers(row.record), self.task.squad([found], [row.record])
 
     def decode(self, answers: Any) -> Any:
@@ -57,13 +58,13 @@ class AnswerScorer(RowScorer):
 
     @property
     def scores(self) -> dict[str, float]:
-        """In percent, as SQuAD has them."""
+        """Exact match and F1 in percent, as in SQuAD."""
         marks = [mark for _, mark in self.meant]
         return {name: safe_ratio(sum(mark[name] for mark in marks), len(marks)) for name in ("exact", "f1")}
 
 
 class TranslationScorer(RowScorer):
-    """Translations by beam search, against those that people wrote. The loss is of theirs."""
+    """Translations by beam search, scored against references. The loss is that of the references."""
 
     columns = ("source",)
     task: tasks.Translation
@@ -77,7 +78,7 @@ class TranslationScorer(RowScorer):
         return ()
 
     def finalize(self, portion: Sequence[ScoredRow], answers: list[Any]) -> Iterable[tuple[Any, Any]]:
-        """A source that stands there several times is translated once."""
+        """Translate each distinct source once."""
         sources = {str(row.record[self.task.c.source]): self.encode_source(row) for row in portion}
         texts, c = list(sources), beam_search_params(self.how.search)
 
@@ -93,7 +94,7 @@ class TranslationScorer(RowScorer):
             yield found[source], str(row.record[self.task.c.target])
 
     def encode_source(self, row: ScoredRow) -> list[int]:
-        """A source in ids as training lays it out; what is too long is cut, and told at the end."""
+        """A source in ids as in training; truncated if it is too long, which is reported at the end."""
         return [*self.task.opening, *row.example["source"], *self.task.closing]
 
     def decode(self, answers: Any) -> Any:
@@ -105,7 +106,7 @@ class TranslationScorer(RowScorer):
 
     @property
     def scores(self) -> dict[str, float]:
-        """In percent; `exact` are those that are right to the last letter."""
+        """BLEU and chrF from 0 to 100; `exact` is the percentage of exact matches."""
         return self.translation_scores.scores | {"exact": 100 * accuracy(self.said, self.meant)}
 
     @property

@@ -1,4 +1,4 @@
-"""Cost before a model runs: parameters, FLOPs, memory and time; and a model explained as a table."""
+"""Cost before a model runs: parameters, FLOPs, memory and time; and the explanation of a model as a table."""
 
 from regard.measure.activations import ActivationMemory, activation_bytes, activation_memory
 from regard.measure.calibration import CalibratedMachine, calibrate, load_calibration

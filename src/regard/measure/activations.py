@@ -1,10 +1,10 @@
 """Activation memory: the tensors that autograd saves between forward and backward.
 
-They are counted on a fake model, tensor by tensor, and exactly in eager mode; a compiled step saves less. Blocks
-repeat, so short models are enough: one more layer saves the same number of bytes more, whatever the depth.
+They are counted on a fake model, tensor by tensor, exactly for eager mode; a compiled step saves less. Blocks repeat,
+so a short model is enough: each further layer adds the same number of bytes, whatever the depth.
 
     saved            stem │ block 0 │ block 1 │ block 2 │ head
-    checkpointed     stem │ x       │ x       │ x       │ head, and one block at a time, run once more in backward
+    checkpointed     stem │ x       │ x       │ x       │ head, and one block at a time, recomputed in backward
 """
 
 from collections.abc import Callable, Iterator
@@ -20,24 +20,24 @@ from regard import config
 from regard.core.model import Trunk
 from regard.measure.fake_model import ModelConfig, build_fake_model
 
-ConfigPath = tuple[str | int, ...]  # the names and places that lead to a part of a config
+ConfigPath = tuple[str | int, ...]  # field names and indices that lead to a part of a config
 
 
 @dataclass(frozen=True)
 class ActivationMemory:
-    """Bytes between forward and backward: as autograd keeps them, or with every block run again in backward."""
+    """Bytes saved between forward and backward: all (`kept`), or with every block recomputed in backward."""
 
     kept: int
     checkpointed: int
 
 
 def activation_bytes(c: ModelConfig, batch: int, context: int) -> int:
-    """What autograd keeps of a step on `batch` sequences; an encoder reads as many tokens as the decoder."""
+    """Bytes that autograd saves for a batch; an encoder reads as many tokens as the decoder."""
     return activation_memory(c, batch, context).kept
 
 
 def activation_memory(c: ModelConfig, batch: int, context: int, kernel: str | None = None) -> ActivationMemory:
-    """With and without checkpointing every block, on the kernel that the config chooses or on another."""
+    """Activation memory with and without checkpointing, on the config's kernel or on the given one."""
     if kernel is not None:
         c = map_trunks(c, lambda trunk: with_kernel(trunk, kernel))
     twice = saved_tensors(map_trunks(c, double_layers), batch, context)
@@ -50,9 +50,9 @@ def activation_memory(c: ModelConfig, batch: int, context: int, kernel: str | No
     outside = twice.kept - 2 * sum(block.kept for blocks in twice.blocks.values() for block in second_layers(blocks))
     if any(
         get_at(c, path).cross == "layerwise" for path in trunk_paths(c)
-    ):  # what a decoder reads of each layer is outside
+    ):  # the encoder states for each decoder layer are counted outside
         outside = saved_tensors(c, batch, context).kept - inside
-    if not layers:  # a stack without blocks
+    if not layers:  # a recurrent stack
         return ActivationMemory(twice.kept, twice.kept)
     inputs, most = sum(layer.input for layer in layers), max(layer.rest for layer in layers)
     return ActivationMemory(inside + outside, max(outside + inputs, outside - twice.tail + inputs + most))
@@ -60,7 +60,7 @@ def activation_memory(c: ModelConfig, batch: int, context: int, kernel: str | No
 
 @dataclass(frozen=True)
 class LayerMemory:
-    """Bytes that one block saves and no block before it did; of its input; and of its insides, besides the input."""
+    """Bytes that one block saves first; those of its input; and the others of its inside."""
 
     kept: int
     input: int
@@ -69,8 +69,8 @@ class LayerMemory:
 
 @dataclass(frozen=True)
 class SavedTensors:
-    """Bytes that autograd keeps: of all, of each block by its trunk, and of what comes after the last block, which
-    backward is done with before it needs any."""
+    """Saved bytes: all, those of each block by trunk, and those after the last block (`tail`), which backward frees
+    first."""
 
     kept: int
     blocks: dict[str, list[LayerMemory]]
@@ -78,19 +78,19 @@ class SavedTensors:
 
 
 def second_layers(blocks: list[LayerMemory]) -> list[LayerMemory]:
-    """Of a doubled trunk the layers that keep nothing new but their own: the first ones also keep what all share."""
+    """The second half of a doubled trunk: its layers save only their own tensors, the first ones also shared ones."""
     return blocks[len(blocks) // 2 :]
 
 
 def repeat_layers(blocks: list[LayerMemory], depth: int) -> list[LayerMemory]:
-    """The layers of the trunk that was doubled, as many as it has."""
+    """The layers of a trunk at its full depth, from those of the doubled one."""
     known = second_layers(blocks)
     return [known[i % len(known)] for i in range(depth)]
 
 
 @lru_cache(256)
 def saved_tensors(c: ModelConfig, batch: int, context: int) -> SavedTensors:
-    """One forward pass of a fake model, and every tensor that autograd saved in it."""
+    """Trace all tensors that autograd saves in one forward pass of a fake model."""
     made, kept, spans = build_fake_model(c), list[Tensor](), list[tuple[str, int, int, Tensor]]()
 
     def keep(x: Tensor) -> Tensor:
@@ -117,7 +117,8 @@ def saved_tensors(c: ModelConfig, batch: int, context: int) -> SavedTensors:
 
 
 def sum_saved(kept: list[Tensor], spans: list[tuple[str, int, int, Tensor]], own: set[int]) -> SavedTensors:
-    """Each storage once, for the block that saved it first: views share theirs, and the weights are kept anyway."""
+    """Sum the saved bytes, each storage once, for the first block that saved it: views share storage, weights do not
+    count."""
     first: dict[int, int] = {}
     for place, x in enumerate(kept):
         if storage_id(x) not in own:
@@ -138,17 +139,17 @@ def storage_id(x: Tensor) -> int:
 
 
 def fake_loss(out: Any) -> None:
-    """Logits for every token are compared with the right ones, as in training."""
+    """A cross-entropy on logits, as in training, so that its saved tensors count."""
     logits = out[0] if isinstance(out, tuple) else out
     if logits.dim() == 3:
         F.cross_entropy(logits.flatten(0, 1).float(), torch.zeros_like(logits[..., 0], dtype=torch.long).flatten())
 
 
-# ---------------------------------------------------------------- the same model with other trunks
+# ---------------------------------------------------------------- configs with other trunks
 
 
 def double_layers(trunk: config.Trunk) -> config.Trunk:
-    """Two of each layer that differs: one for every mask, or all of them where they have heads of their own."""
+    """A trunk with two of each distinct layer: one for every mask, or all layers where their heads differ."""
     own = [each for each in (trunk.attention, trunk.cross_attention) if each is not None]
     differ = any(isinstance(count, tuple) for each in own for count in (each.heads, each.kv_heads))
     period = trunk.depth if differ else len(trunk.masks)
@@ -166,27 +167,27 @@ def double_layers(trunk: config.Trunk) -> config.Trunk:
 
 
 def module_path(path: ConfigPath) -> str:
-    """What a model calls the trunk that its config has at this path."""
+    """The module name of the trunk at this path of the config."""
     steps = path[:-1] if path[-2:] == ("encoder", "trunk") else path
     joined = ".".join(map(str, steps))
     return joined.replace("encoder.embed.", "encoder_embed.")
 
 
 def shorten_model(c: ModelConfig) -> ModelConfig:
-    """The model with few layers of each kind; all of them where a decoder reads its encoder layer by layer."""
+    """The config with few layers of each kind; with all where the decoder attends to the encoder layer by layer."""
     layerwise = any(get_at(c, path).cross == "layerwise" for path in trunk_paths(c))
     return c if layerwise else map_trunks(c, shorten_trunk)
 
 
 def shorten_trunk(trunk: config.Trunk) -> config.Trunk:
-    """As many layers as there are masks; where layers have heads of their own, all of them."""
+    """A trunk with one layer for each mask; with all layers where their heads differ."""
     attention = [trunk.attention] if trunk.cross_attention is None else [trunk.attention, trunk.cross_attention]
     differ = any(isinstance(count, tuple) for each in attention for count in (each.heads, each.kv_heads))
     return trunk if differ else replace(trunk, depth=min(trunk.depth, len(trunk.masks)))
 
 
 def single_layer_trunk(trunk: config.Trunk, layer: int, depth: int = 1) -> config.Trunk:
-    """A trunk whose every layer is like one of this trunk's."""
+    """A trunk whose layers are all like one of this trunk's."""
 
     def resolve_heads(c: config.Attention) -> config.Attention:
         heads, groups, width = c.counts(layer, trunk.dim)
@@ -212,7 +213,7 @@ def map_trunks(c: ModelConfig, change: Callable[[config.Trunk], config.Trunk]) -
 
 
 def trunk_paths(part: Any, start: ConfigPath = ()) -> Iterator[ConfigPath]:
-    """Where trunks stand in a config."""
+    """The paths of all trunks in a config."""
     if isinstance(part, config.Trunk):
         yield start
     elif isinstance(part, tuple):
@@ -230,7 +231,7 @@ def get_at(part: Any, path: ConfigPath) -> Any:
 
 
 def set_at(whole: Any, path: ConfigPath, part: Any) -> Any:
-    """The same settings with another part at the end of a path."""
+    """The config with another part at this path."""
     if not path:
         return part
     step, inner = path[0], set_at(get_at(whole, path[:1]), path[1:], part)

@@ -1,15 +1,16 @@
-"""Calibration: measures in a few seconds how fast this machine is, and keeps the result.
+"""Calibration: measures the speed of this machine in a few seconds, and stores the result.
 
-Every microbenchmark runs for a moment, then a few whole steps. The result is one ladder for each kind of work that a
-step needs: how much is done in a second, by the size of one piece of it.
+All microbenchmarks run briefly, then a few whole training steps. The result is a ladder for each kind of work: the
+amount done in a second, by the size of one operation.
 
     product.float32   1e6 operations: 7.0e10 a second      1e9 operations: 9.5e10 a second
 
-Between its rungs a ladder is straight in the logarithms; beyond its ends it is level. The ladder `whole` is of
-another kind. Its pieces are steps, by the seconds that their parts should take: the parts are timed warm, and in a
-whole step they find caches cold and threads asleep.
+A ladder is interpolated linearly in the logarithms, and constant beyond its ends. The ladder `whole` relates whole
+steps to the sum of their parts: the parts are timed with warm caches, and are slower in a whole step, with cold caches
+and sleeping threads.
 
-Without a calibration, `matmul_speed` times half a second of products, which gives a floor for the time of a step.
+Without a calibration, `matmul_speed` times matrix products for half a second, which gives a lower bound for the time of
+a step.
 """
 
 import json
@@ -32,41 +33,41 @@ from regard.files import atomic, content_cache
 from regard.measure.microbenchmarks import ProbeCall, probes, step_probes
 from regard.measure.step_work import StepWork, measure_step_work, optimizer_work
 
-SpeedLadder = tuple[tuple[float, float], ...]  # (size, amount in a second), sizes rising
+SpeedLadder = tuple[tuple[float, float], ...]  # (size, amount per second), by increasing size
 FORMAT = 1
 CALIBRATE_HINT = "run regard estimate --calibrate"
 NEEDED_PROBES = ("call", "kernel", "fresh", "touch", "update", "plain.float32", "product.float32", "look.float32")
-COMPILED = 0.7  # of what a step takes longer than its parts, so much is left when it is compiled (five models, here)
+COMPILED = 0.7  # the overhead of a whole step that remains when it is compiled (five models, here)
 PARTS = {"product": "products", "batch": "products", "look": "attention", "look_back": "attention",
          "call": "calls", "kernel": "calls", "fresh": "new memory"}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class CalibratedMachine:
-    """What was measured, and where: it holds for the same processor, threads and torch alone."""
+    """The ladders of a machine, and its description: they hold only for the same processor, threads and torch."""
 
     about: dict[str, str | int]
     ladders: dict[str, SpeedLadder]
 
     def step(self, work: StepWork, moves: StepWork, precision: str, times: int = 1) -> tuple[float, dict[str, float]]:
-        """Seconds of a step that does `times` what is `work` and then moves the weights; and what they go to."""
+        """Seconds of a step that does `work` `times` times and then updates the weights; in total and by part."""
         parts = dict.fromkeys((*dict.fromkeys(PARTS.values()), "elementwise", "optimizer"), 0.0)
         for name, seconds in self.spent(work).items():
             parts[PARTS.get(name.partition(".")[0], "elementwise")] += times * seconds
         spent = self.spent(moves)
-        if self.about["device"] != "cpu":  # which is asked to move all weights at once
+        if self.about["device"] != "cpu":  # a fused update of all weights is one call
             spent.pop("call", None)
         parts["optimizer"] = sum(spent.values())
         rest = sum(parts.values()) - parts["calls"]
-        # a processor does one thing after the other; an accelerator computes while it is asked for more
+        # a CPU works sequentially; an accelerator computes while further calls are queued
         total = rest + parts["calls"] if self.about["device"] == "cpu" else max(rest, parts["calls"])
         longer = self.longer(total, precision, compiled=("kernel", 1) in work.charges)
         return total * longer, {name: seconds * longer for name, seconds in parts.items()}
 
     def longer(self, seconds: float, precision: str, compiled: bool) -> float:
-        """How many times as long a whole step takes as its parts."""
+        """The ratio of a whole step's time to the sum of its parts."""
         kind = "fp32" if precision == "fp32" else "mixed"
-        if f"whole.{kind}" not in self.ladders:  # while it is being measured
+        if f"whole.{kind}" not in self.ladders:  # during the calibration itself
             return 1.0
         excess = 1 / self.rate(f"whole.{kind}", seconds) - 1
         return 1 + excess * (COMPILED if compiled else 1)
@@ -81,21 +82,21 @@ class CalibratedMachine:
     def rate(self, name: str, size: float) -> float:
         rungs = self.ladder(name)
         above = bisect([rung[0] for rung in rungs], size)
-        if above in (0, len(rungs)):  # beyond the ladder the last speed holds: a fit would go on rising for ever
+        if above in (0, len(rungs)):  # constant beyond its ends: an extrapolated fit would grow without limit
             return rungs[min(above, len(rungs) - 1)][1]
         (low, slow), (high, fast) = rungs[above - 1 : above + 1]
-        # between rungs a power law: sizes span many magnitudes, and a straight line would follow the larger alone
+        # a power law between rungs: sizes span many magnitudes, and a linear fit would follow the largest alone
         part = math.log(size / low) / math.log(high / low)
         return math.exp((1 - part) * math.log(slow) + part * math.log(fast))
 
     def ladder(self, name: str) -> SpeedLadder:
-        """By its name, or the nearest that was measured: the same in fp32, or moving bytes."""
+        """A ladder by name, or the nearest one measured: in fp32, or that of plain memory traffic."""
         what, _, kind = name.partition(".")
         near = (name, f"{what}.float32", f"plain.{kind}", "plain.float32")
         return next(self.ladders[each] for each in near if each in self.ladders)
 
     def facts(self) -> dict[str, str | int]:
-        """For people: where it was measured, and the best of what was."""
+        """A readable summary: the machine, and its best speeds."""
         best = {name: max(rate for _, rate in rungs) for name, rungs in self.ladders.items()}
         told = {f"products, {name.partition('.')[2]}": f"{best[name] / 1e9:,.0f} GFLOP/s"
                 for name in best if name.startswith("product.")}  # fmt: skip
@@ -104,7 +105,7 @@ class CalibratedMachine:
 
 
 def local_device(device: str) -> str:
-    """The device, if this machine has it: what it would do elsewhere is not measured."""
+    """The device, if this machine has it, since predictions hold for this machine alone."""
     found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     if device not in ("cpu", found and found.type):
         raise config.ConfigError(f"device: {device!r} is not available here, and predictions are of this machine; "
@@ -113,7 +114,7 @@ def local_device(device: str) -> str:
 
 
 def machine_facts(device: str) -> dict[str, str | int]:
-    """What a measurement holds for."""
+    """The description of the machine that a calibration holds for."""
     return {"device": device, "processor": processor_name(device), "threads": torch.get_num_threads(),
             "torch": torch.__version__}  # fmt: skip
 
@@ -129,7 +130,7 @@ def processor_name(device: str) -> str:
     return f"{named}, {torch.backends.cpu.get_cpu_capability()}"
 
 
-# ---------------------------------------------------------------- keeping
+# ---------------------------------------------------------------- files
 
 
 def calibration_path() -> Path:
@@ -137,7 +138,7 @@ def calibration_path() -> Path:
 
 
 def save_calibration(machine: CalibratedMachine) -> None:
-    """Beside what was measured of other devices."""
+    """Store a calibration, beside those of other devices."""
     known = content_cache.read_json_or_none(calibration_path())
     mine = {"format": FORMAT, "about": machine.about, "ladders": machine.ladders}
     table = {**(known if isinstance(known, dict) else {}), str(machine.about["device"]): mine}
@@ -148,9 +149,9 @@ def save_calibration(machine: CalibratedMachine) -> None:
 
 
 def load_calibration(device: str = "cpu", notice: Callable[[str], object] = warnings.warn) -> CalibratedMachine | None:
-    """The calibration that was kept for this machine, if there is one; one of another machine is said and ignored.
+    """The stored calibration of this machine, if there is one; one of another machine is ignored with a notice.
 
-    A file that is damaged, or that an older version wrote, is none: the caller will say that nothing was measured.
+    A damaged or outdated file counts as none: the caller reports that nothing was measured.
     """
     path, now = calibration_path(), machine_facts(device)
     try:
@@ -165,7 +166,7 @@ def load_calibration(device: str = "cpu", notice: Callable[[str], object] = warn
 
 
 def parse_calibration(table: Any, device: str) -> CalibratedMachine | None:
-    """What a file says of a device, if anything; raises where it is damaged."""
+    """The calibration of a device in a file, if any; raises if it is damaged."""
     mine = None if table is None else table.get(device)
     if mine is None:
         return None
@@ -180,13 +181,14 @@ def parse_calibration(table: Any, device: str) -> CalibratedMachine | None:
     return CalibratedMachine(dict(mine["about"]), ladders)
 
 
-TURNS = 2  # rounds over all probes, and the better counts: a slow moment spoils no rung
-BUSY = 0.5  # of the speed of its parts: no idle machine runs a step so slowly
-PROBING = 0.6  # of the time; whole steps take the rest
+TURNS = 2  # rounds over all probes; the best one counts, against disturbances
+BUSY = 0.5  # a whole step slower than this relative to its parts means a busy machine
+PROBING = 0.6  # share of the time for probes; whole steps take the rest
 
 
 def calibrate(seconds: float = 3.0, device: str = "cpu") -> CalibratedMachine:
-    """Measure this machine for about so many seconds, and as many for getting ready; keep it for `predict_step`."""
+    """Measure this machine for about so many seconds, after as much preparation; the result is stored for
+    `predict_step`."""
     parts = CalibratedMachine(machine_facts(local_device(device)), time_probes(seconds * PROBING, device))
     whole = time_steps(parts, seconds * (1 - PROBING), device)
     made = CalibratedMachine(parts.about, {**parts.ladders, **whole})
@@ -199,7 +201,7 @@ def calibrate(seconds: float = 3.0, device: str = "cpu") -> CalibratedMachine:
 
 
 def time_probes(seconds: float, device: str) -> dict[str, SpeedLadder]:
-    """How fast each probe is, by the ladder that it stands on; probes of one size share a rung."""
+    """The speed of each probe as ladders; probes of one size are averaged."""
     every = list(probes(device))
     times = [math.inf] * len(every)
     for _ in range(TURNS):
@@ -213,7 +215,7 @@ def time_probes(seconds: float, device: str) -> dict[str, SpeedLadder]:
 
 
 def time_steps(parts: CalibratedMachine, seconds: float, device: str) -> dict[str, SpeedLadder]:
-    """What whole steps take, against what their parts should."""
+    """The time of whole steps, relative to the sum of their parts."""
     found: dict[str, dict[float, float]] = {}
     every = list(step_probes(device))
     for c, batch, context, call in every:
@@ -226,7 +228,7 @@ def time_steps(parts: CalibratedMachine, seconds: float, device: str) -> dict[st
 
 
 def lower_quartile_time(call: ProbeCall, seconds: float, device: str) -> float:
-    """Seconds of one call, made again and again: the lower quartile, since whatever disturbs only makes it longer."""
+    """Seconds of one call, the lower quartile of repeated calls, since disturbances only make it longer."""
     many, times, end = 1 if device == "cpu" else 20, list[float](), time.perf_counter() + seconds
     call()
     while len(times) < 3 or time.perf_counter() < end:
@@ -240,18 +242,18 @@ def lower_quartile_time(call: ProbeCall, seconds: float, device: str) -> float:
 
 
 def synchronize(device: str) -> None:
-    """Wait for what was asked of an accelerator."""
+    """Wait for all queued work of an accelerator."""
     if device != "cpu":
         torch.accelerator.synchronize(device)
 
 
-ROUND = 10**10  # operations in one round, at most: a moment even on one core
+ROUND = 10**10  # at most so many operations in one round: short even on one core
 SECONDS = 0.5
 
 
 @torch.no_grad()
 def matmul_speed(c: config.Model, rows: int, device: str = "cpu", seconds: float = SECONDS) -> float:
-    """Operations a second in the feed-forward's products: forward, and the two of backward."""
+    """Operations a second in the MLP's matrix products: forward, and the two of backward."""
     dtype = torch.float32 if c.precision == "fp32" else torch.bfloat16
     hidden = c.trunk.mlp.hidden or 4 * c.trunk.dim
     rows = min(rows, 16 + ROUND // (6 * c.trunk.dim * hidden))

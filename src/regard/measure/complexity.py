@@ -1,8 +1,8 @@
-"""Layer complexity: formulas for the cost of attention beside recurrent and convolutional layers, and how it grows.
+"""Layer complexity: formulas for the cost of attention, recurrent and convolutional layers, and how it grows.
 
-    attention      every token meets every token: all at once, one step from anywhere to anywhere
-    recurrent      each token waits for the one before it
-    convolution    all at once, but a layer reaches k-1 places on; further with holes that widen k times a layer
+    attention      all pairs of tokens in parallel, and a path of length 1 between any two
+    recurrent      each token needs the one before it
+    convolution    parallel, but a layer reaches only k-1 positions; further with dilations that grow k-fold a layer
 
 Operations are those of matrix products, 2 for each multiplication and addition, for layers d wide on n tokens
 (Vaswani et al. 2017, table 1). Paths are in layers, or steps of a recurrent layer, from the first token to the last.
@@ -13,8 +13,8 @@ each); attention between tokens costs 4·n·d (scores and weighted sum, over n k
 
 Letters of `cost_order`, by the name of a kernel, a mixer or a recurrent cell:
 
-    d the width   w a window   m the features of a kernel   k a chosen number of keys or places   s states a channel
-    e the pairs that the mask allows, n² where it allows all
+    d the width   w a window   m the features of a kernel   k a chosen number of keys or positions   s states a channel
+    e the pairs that the mask allows, n² for a full mask
 """
 
 import math
@@ -31,7 +31,7 @@ from regard.measure.flops import FlopCount, attention_field
 
 @dataclass(frozen=True)
 class LayerComplexity:
-    """Each quantity as an order of growth and as a number."""
+    """Complexity of a kind of layer: each quantity as an order of growth and as a number."""
 
     name: str
     operations: int
@@ -45,7 +45,8 @@ class LayerComplexity:
 def layer_complexities(
     n: int, d: int, kernel: int = 3, window: int | None = None
 ) -> tuple[LayerComplexity, ...]:  #: S139
-    """The rivals at this size; with a `window`, attention that sees so many places to each side as well."""
+    """The complexity of all kinds of layers at this size; with a `window`, also of attention with that many positions
+    to each side."""
     maps, convolved = 8 * n * d * d, 2 * kernel * n * d * d
     rows = [LayerComplexity("attention", maps + 4 * n * n * d, "n²·d", 1, "1", 1, "1")]
     if window:
@@ -64,12 +65,12 @@ def layer_complexities(
 
 
 def contiguous_path(n: int, kernel: int) -> int:
-    """Layers until the last token has seen the first: each sees k-1 places further back."""
+    """Layers until the last token depends on the first: each adds k-1 positions."""
     return max(1, -(-(n - 1) // (kernel - 1)))
 
 
 def dilated_path(n: int, kernel: int) -> int:
-    """The same with dilations 1, k, k², ...: after L layers a token sees itself and k^L - 1 places back."""
+    """The same with dilations 1, k, k², ...: L layers see k^L - 1 positions back."""
     layers = 1
     while kernel**layers < n:
         layers += 1
@@ -77,12 +78,12 @@ def dilated_path(n: int, kernel: int) -> int:
 
 
 LENGTHS = (128, 256, 512, 1024, 2048, 4096)
-NUMBER = 4  # bytes of one weight of attention, in fp32
+NUMBER = 4  # bytes of one attention weight, in fp32
 
 
 @dataclass(frozen=True)
 class AttentionGrowth:
-    """A sequence's length, its pairs of query and key, and the bytes of their weights in one layer and in all."""
+    """A sequence length, its query-key pairs, and the bytes of attention weights in one layer and in all."""
 
     tokens: int
     pairs: int
@@ -93,7 +94,7 @@ class AttentionGrowth:
 def attention_growth(
     heads: tuple[int, ...], lengths: tuple[int, ...] = LENGTHS
 ) -> tuple[AttentionGrowth, ...]:  #: S141 S142
-    """What weights of attention take that are written down, h·n²·4 bytes; the fused kernel writes none."""
+    """The bytes of attention weights that are stored, h·n²·4; the fused kernel stores none."""
     if not heads:
         return ()
     return tuple(AttentionGrowth(n, n * n, heads[0] * n * n * NUMBER, sum(heads) * n * n * NUMBER) for n in lengths)
@@ -101,7 +102,7 @@ def attention_growth(
 
 @dataclass(frozen=True)
 class AttentionShare:
-    """Looking's part of the arithmetic in the blocks: by the formula, as counted, and whether the formula is for it."""
+    """Attention's share of the FLOPs in the blocks: by the formula, as counted, and whether the formula applies."""
 
     formula: float
     counted: float
@@ -117,7 +118,7 @@ def attention_share(c: config.Transformer, flops: FlopCount, tokens: int) -> Att
 
 
 def formula_applies(c: config.Transformer, tokens: int) -> bool:
-    """Is every layer the one the formula means: four square maps, a feed-forward four times as wide, all n keys?"""
+    """Whether every layer is that of the formula: four square projections, an MLP four times as wide, all n keys."""
     if isinstance(c.trunk, config.RecurrentStack):
         return False
     trunk, attention = c.trunk, c.trunk.attention
@@ -135,23 +136,23 @@ def formula_applies(c: config.Transformer, tokens: int) -> bool:
 
 
 def main_model(c: ModelConfig) -> config.Transformer:
-    """The model whose layers are spoken of: of towers, the widest."""
+    """The model that is reported: of several towers, the widest."""
     return max(c.towers, key=lambda tower: tower.trunk.dim) if isinstance(c, config.DualEncoder) else c
 
 
 def cost_order(name: str) -> tuple[str, float] | None:
-    """The formula and the power of n, of a kernel, a mixer or a recurrent cell; nothing for one that declares none."""
+    """The formula and the exponent of n for a kernel, a mixer or a recurrent cell; None where it declares none."""
     return KERNEL_COSTS[name].growth if name in KERNEL_COSTS else MIXER_GROWTH.get(name)
 
 
-Costs = tuple[float, ...]  # of one length: the first decides whether a longer one is tried
+Costs = tuple[float, ...]  # costs at one length: the first one decides whether a longer one is tried
 
 
 def measure_growth(
     cost: Callable[[int], Costs | None], first: int, longest: int, enough: float, least: int = 2
 ) -> tuple[list[int], list[Costs]]:
-    """The costs of a length that doubles, until it is `longest`, or its cost is `enough` after `least` lengths; a
-    length that has no cost ends it too."""
+    """The costs at doubling lengths, up to `longest`, or until a cost reaches `enough` after `least` lengths; a length
+    without a cost ends it too."""
     lengths, costs = list[int](), list[Costs]()
     length = first
     while length <= longest and (len(costs) < least or costs[-1][0] < enough):
@@ -164,9 +165,9 @@ def measure_growth(
 
 
 def fit_exponent(lengths: Sequence[int], costs: Sequence[float], last: int = 3) -> float:
-    """The power of n that costs grow with: the slope of the least squares in the logarithms of the `last` lengths.
+    """The growth exponent: the least-squares slope in the logarithms of the `last` lengths.
 
-    NaN of a single length; of two, the logarithm of their costs' ratio to that of their lengths.
+    NaN for a single length; for two, the logarithm of their costs' ratio to that of their lengths.
     """
     if len(lengths[-last:]) < 2:
         return math.nan

@@ -1,4 +1,4 @@
-"""The estimate of a model or of a bare parameter count: parameters, FLOPs, memory; and a run's time and price."""
+"""Cost estimate of a model or of a parameter count: parameters, FLOPs, memory; and a training run's time and price."""
 
 import warnings
 from dataclasses import dataclass, replace
@@ -43,12 +43,12 @@ from regard.measure.memory import (
 )
 
 MOST_TOKENS, MOST_PAIRS, MOST_LAYERS, MOST_WIDE = 2**40, 2**50, 10_000, 2**24
-KERNELS = ("reference", "fused")  # whose activations are told beside those of the kernel that would run
+KERNELS = ("reference", "fused")  # kernels whose activations are listed beside the chosen one's
 
 
 @dataclass(frozen=True)
 class ParameterEstimate:
-    """What can be said from a number of parameters alone."""
+    """The estimate from a number of parameters alone."""
 
     parameters: int
     precision: str
@@ -62,11 +62,11 @@ class ParameterEstimate:
 
 @dataclass(frozen=True)
 class ModelEstimate:
-    """One optimizer step on `batch` sequences of `context` tokens a rank, and what follows from it.
+    """The estimate of a model: one optimizer step on `batch` sequences of `context` tokens a rank, and what follows.
 
-    `memory` is that of a rank alone, `rank` that of each of `ranks` that share; `activations` are by kernel, "auto"
-    being what a CPU would choose. `unit` is what `flops` are counted by: a token, an image, a pair. With `recompute`,
-    every block runs once more in backward, and activations in `memory` are the checkpointed ones.
+    `memory` is that of a single rank, `rank` that of each of `ranks` sharded ones; `activations` are by kernel, "auto"
+    being a CPU's choice. `unit` is the unit of `flops`: a token, an image, a pair. With `recompute`, every block runs
+    once more in backward, and activations in `memory` are the checkpointed ones.
     """
 
     batch: int
@@ -94,7 +94,7 @@ class ModelEstimate:
 
     @property
     def step_flops(self) -> float:
-        """Of one rank."""
+        """FLOPs of a step on one rank."""
         return self.flops.training_sequence * self.batch
 
     @property
@@ -103,7 +103,7 @@ class ModelEstimate:
 
     @property
     def decoding(self) -> float | None:
-        """Tokens a second that can be written at most, bound by reading weights and cache."""
+        """An upper bound of generated tokens a second, given by the memory bandwidth for weights and cache."""
         if self.pace is None or self.cache is None:
             return None
         return self.pace.decoding(self.memory.weights + self.cache.total, self.batch)
@@ -119,8 +119,8 @@ def estimate_model(
     terms: CostTerms | None = None,
     recompute: bool = False,
 ) -> ModelEstimate:
-    """What a model costs, without making it; `context` is its longest, or 512, unless said."""
-    c = getattr(c, "c", c)  # a model says its config
+    """Estimate the cost of a model without building it; `context` is by default its maximum length, or 512."""
+    c = getattr(c, "c", c)  # a model has its config as `c`
     if not isinstance(c, config.Transformer | config.DualEncoder):
         raise TypeError(f"estimate takes a config or a model, got {c!r}; regard.preset('gpt2') is a config")
     check_positive_sizes(batch=batch, ranks=ranks, context=context)
@@ -132,7 +132,7 @@ def estimate_model(
     kernels = {"auto": activation_memory(kept, batch, context)} | {
         name: activation_memory(kept, batch, context, name) for name in KERNELS
     }
-    if ranks > 1 and main_model(c).precision == "mixed":  # the 16-bit copies of weights go with the block they are of
+    if ranks > 1 and main_model(c).precision == "mixed":  # 16-bit copies of weights are freed with their block
         copies = 2 * autocast_copies(shape)
         kernels = {name: ActivationMemory(each.kept - copies, each.checkpointed) for name, each in kernels.items()}
     state, block = parameter_memory(shape, optimizer or config.AdamW()), largest_block_bytes(shape)
@@ -168,7 +168,7 @@ def estimate_parameters(
     parameters: int, *, precision: str = "fp32", optimizer: OptimizerConfig | None = None, ranks: int = 1,
     terms: CostTerms | None = None,
 ) -> ParameterEstimate:  # fmt: skip
-    """What a number of parameters costs, whatever the model: weights, gradients, optimizer, and the rule of thumb."""
+    """Estimate the cost of a number of parameters: weights, gradients, optimizer, and the rule of thumb."""
     check_positive_sizes(parameters=parameters, ranks=ranks)
     terms = terms or CostTerms()
     memory, pace = (
@@ -184,29 +184,30 @@ def training_speed(terms: CostTerms, precision: str, ranks: int) -> TrainingSpee
     if terms.device is None:
         return None
     chosen = find_device(terms.device)
-    chosen.peak(precision)  # a device without one in this precision says so here
+    chosen.peak(precision)  # raises if the device has no peak in this precision
     return TrainingSpeed(chosen, precision, ranks, terms.utilization, terms.price)
 
 
 def without_saved_dropout(trunk: config.Trunk) -> config.Trunk:
-    """Fused kernels of accelerators draw dropout again in backward; on a CPU the weights are written for it."""
+    """A trunk without attention dropout: fused kernels of accelerators recompute it in backward, those of a CPU save
+    it."""
     return replace(trunk, dropout=replace(trunk.dropout, attention=0.0))
 
 
 def autocast_copies(shape: nn.Module) -> int:
-    """Numbers in the matrices that autocast copies."""
+    """The number of parameters in matrices that autocast copies."""
     maps = (part.weight for part in shape.modules() if isinstance(part, nn.Linear | nn.Conv2d))
-    return sum({id(weight): weight.numel() for weight in maps}.values())  # a tied one counts once
+    return sum({id(weight): weight.numel() for weight in maps}.values())  # tied weights count once
 
 
 def window_length(trunk: config.Trunk | config.RecurrentStack) -> int | None:
-    """How far the windows of a trunk reach, if it has any."""
+    """The largest sliding window of a trunk, if it has any."""
     found = [window_reach(mask(text)) for text in trunk.masks]
     return max((each[0] for each in found if each is not None), default=None)
 
 
 def attention_heads(c: config.Transformer) -> tuple[int, ...]:
-    """The heads of every layer that looks, around or across; the trunk's own come first."""
+    """The number of heads of every attention layer, cross-attention included; the trunk's own first."""
     around = [get_at(c, path) for path in sorted(trunk_paths(c), key=lambda path: path != ("trunk",))]
     own = [heads for trunk in around for heads in trunk.heads if trunk.mixer.kind == "attention"]
     if isinstance(c.trunk, config.RecurrentStack) or c.trunk.cross == "none":
@@ -231,7 +232,7 @@ def training_cost(
 
 
 def check_sizes(c: ModelConfig, batch: int, context: int) -> None:
-    """Sizes that no computer numbers: said here, before torch fails to."""
+    """Refuse sizes that overflow, before torch fails on them."""
     if batch * context > MOST_TOKENS or batch * context * context > MOST_PAIRS:
         raise config.ConfigError(f"batch: {batch} sequences of {context} tokens are more than one step can hold; "
                                  "choose a smaller batch or context")  # fmt: skip

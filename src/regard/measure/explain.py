@@ -1,4 +1,5 @@
-"""Explains a model in text: its parts as a table, the kernel plan of each attention with its reason, and the cost."""
+"""Explanation of a model as text: its parts as a table, the kernel plan of each attention with its reason, and the
+cost."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -21,14 +22,14 @@ from regard.measure.flops import recurrent_rows
 from regard.models.dual_encoder import DualEncoder
 from regard.models.recurrent import RecurrentStack
 
-Row = tuple[str, str, int]  # a part, its shape in words, its parameters
+Row = tuple[str, str, int]  # part, shape, parameters
 
 
 def explain_model(
     model: AnyModel | ModelConfig, context: int | None = None, *, batch: int = 1,
     optimizer: config.Optimizer | None = None, device: str = "cpu",
 ) -> str:  # fmt: skip
-    """The model as a table, the plans with their reasons, the cost of a step: what `regard explain` prints."""
+    """The text of `regard explain`: the parts, the kernel plans with their reasons, the cost of a step."""
     shape = meta_model(model)
     context = context or max_tokens(shape.c)
     bill = estimate_model(shape.c, batch=batch, context=context, optimizer=optimizer)
@@ -38,7 +39,7 @@ def explain_model(
     return "\n\n".join([format_table(model_rows(shape)), "\n".join(["plans", *indent(chosen)]), cost_lines(bill)])
 
 
-# ---------------------------------------------------------------- the parts
+# ---------------------------------------------------------------- parts
 
 
 def model_rows(model: AnyModel) -> Iterator[Row]:
@@ -53,12 +54,12 @@ def model_rows(model: AnyModel) -> Iterator[Row]:
     for name, trunk in (("encoder", model.encoder), ("trunk", model.trunk)):
         if trunk is not None:
             yield from trunk_rows(name, trunk)
-    mine = {id(weight) for weight in model.embed.parameters()}  # a tied table is the embedding's
+    mine = {id(weight) for weight in model.embed.parameters()}  # a tied weight counts as the embedding's
     yield "head", head_row(model), sum(weight.numel() for weight in model.head.parameters() if id(weight) not in mine)
 
 
 def front_end_rows(name: str, front: Any) -> Iterator[Row]:
-    """A front end in a row, and each part that is a model of its own in others."""
+    """The row of a front end; parts that are models have rows of their own."""
     if isinstance(front, StageEmbedding):
         yield from front_end_rows(name, front.patches)
         for i, trunk in enumerate(front.trunks):
@@ -111,7 +112,7 @@ def trunk_rows(name: str, trunk: Trunk | RecurrentStack) -> Iterator[Row]:
 
 
 def block_runs(trunk: Trunk) -> Iterator[tuple[str, list[Block]]]:
-    """Neighbouring blocks of one shape, under one name such as "0-3"; shared layers are one block."""
+    """Runs of equal consecutive blocks, under names such as "0-3"; shared layers are one block."""
     blocks: list[Block] = list(trunk.blocks)  # type: ignore[arg-type]
     if trunk.c.share_layers:
         yield f"0-{trunk.c.depth - 1} (shared)", blocks
@@ -170,11 +171,11 @@ def format_table(found: Iterable[Row]) -> str:
     return "\n".join(f"{a:<{first}}  {b:<{second}}  {c:>{third}}" for a, b, c in written)
 
 
-# ---------------------------------------------------------------- the plans
+# ---------------------------------------------------------------- plans
 
 
 def kernel_plans(c: ModelConfig, context: int, *, batch: int = 1, device: str = "cpu") -> list[tuple[str, str]]:
-    """Which kernel a training step would choose for each distinct mask, and why, found by running a fake model."""
+    """The kernel that a training step would choose for each distinct mask, and why, found by running a fake model."""
     made, found, depths = (
         build_fake_model(shorten_model(c), device),
         list[tuple[str, str]](),
@@ -193,7 +194,7 @@ def trunk_depths(shape: AnyModel) -> dict[str, int]:
 
 
 class PlanRecorder(BlockRunner):
-    """A trunk's own plans, written down: there is one for each mask in turn, then one for cross-attention."""
+    """A block runner that records a trunk's plans: one for each mask in turn, then one for cross-attention."""
 
     def __init__(self, trunk: Trunk, name: str, depth: int, found: list[tuple[str, str]]) -> None:
         self.own, self.name, self.depth, self.found = trunk.runner, name, depth, found
@@ -213,11 +214,11 @@ def layer_range(layers: range, depth: int) -> str:
     return "*" if len(layers) == depth else ",".join(map(str, layers[:4])) + ("..." if len(layers) > 4 else "")
 
 
-# ---------------------------------------------------------------- the cost
+# ---------------------------------------------------------------- cost
 
 
 def cost_lines(bill: ModelEstimate) -> str:
-    """A line for each thing that is paid."""
+    """One line for each kind of cost."""
     memory = bill.memory
     held = {name: getattr(memory, name) for name in ("weights", "gradients", "optimizer", "activations")}
     lines = [
@@ -240,7 +241,7 @@ def indent(lines: Iterable[str]) -> list[str]:
 
 
 def format_count(number: float) -> str:
-    """1.23 M, 4.56 G: three figures and a letter."""
+    """Three significant figures with a prefix: 1.23 M, 4.56 G."""
     for sign in ("", "k", "M", "G", "T", "P", "E"):
         if number < 1000:
             return f"{number:.3g} {sign}"

@@ -1,10 +1,10 @@
-"""Fake models: shapes without numbers, so that a model of any size is counted and run in a moment.
+"""Fake models: tensors without data, so that a model of any size can be counted and run quickly.
 
-`meta_model` has its weights on torch's meta device: enough to count. `FakeModel` has fake tensors, which pretend to be
-on a real device: under its `mode` it runs forward, chooses its kernels and saves what autograd would save.
+`meta_model` has its weights on torch's meta device, which is enough for counting. `FakeModel` has FakeTensors, which
+claim a real device: under its `mode` it runs forward, chooses its kernels, and autograd saves the same tensors.
 
-Also context lengths (what the positions allow, or the tokens of an image), and parameter counts: every parameter
-counted once, under one of seven names.
+Also here: context lengths (by the positions, or by the tokens of an image), and parameter counts, each parameter once,
+under one of seven names.
 """
 
 from dataclasses import replace
@@ -26,7 +26,7 @@ from regard.models.meta_init import SkipInit
 
 ModelConfig = config.Transformer | config.DualEncoder
 AnyModel = Transformer | DualEncoder
-# front ends that are given ids or images
+# front ends with ids or images as input
 PLAIN = (
     config.TextEmbedding,
     config.PatchEmbedding,
@@ -37,7 +37,7 @@ PLAIN = (
 
 
 def meta_model(model: AnyModel | ModelConfig) -> AnyModel:
-    """The model itself, or one of the right shapes and no numbers."""
+    """The model itself, or a model of the config on the meta device."""
     if isinstance(model, nn.Module):
         return model
     with torch.device("meta"), SkipInit():
@@ -45,22 +45,22 @@ def meta_model(model: AnyModel | ModelConfig) -> AnyModel:
 
 
 class FakeModel:
-    """A model of fake tensors, and the mode in which it can be called."""
+    """A model of FakeTensors, with the mode in which it can be called."""
 
     def __init__(self, c: ModelConfig, device: str = "cpu") -> None:
         self.model: Any = meta_model(c)
-        recurrent = any(isinstance(part, nn.RNNBase) for part in self.model.modules())  # the GPU's take no fake tensors
+        recurrent = any(isinstance(part, nn.RNNBase) for part in self.model.modules())  # not supported by GPU kernels
         self.mode, self.device = FakeTensorMode(), torch.device("cpu" if recurrent else device)
-        known: dict[int, nn.Parameter] = {}  # tied weights stay one
+        known: dict[int, nn.Parameter] = {}  # tied weights stay tied
         for module in self.model.modules():
             for name, weight in module.named_parameters(recurse=False):
                 if id(weight) not in known:
                     known[id(weight)] = nn.Parameter(self.empty(*weight.shape, dtype=weight.dtype))
-                setattr(module, name, known[id(weight)])  # a recurrent layer keeps a list of its weights besides
+                setattr(module, name, known[id(weight)])  # setattr also updates the weight list of recurrent layers
             for name, buffer in module.named_buffers(recurse=False):
                 module._buffers[name] = self.empty(*buffer.shape, dtype=buffer.dtype)
             if isinstance(module, Transformer):
-                module.products = torch.bfloat16  # on any machine; see `precision_on_device` for this one's "mixed"
+                module.products = torch.bfloat16  # on any machine; `precision_on_device` handles this one's "mixed"
 
     def empty(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         with self.mode:
@@ -70,7 +70,7 @@ class FakeModel:
         return self.empty(batch, *counts, dtype=torch.long)
 
     def input_names(self, front: Any, batch: int, context: int) -> dict[str, Tensor]:
-        """What a front end is given, by name: ids, images, or whatever its sense makes of nothing at all."""
+        """The fake inputs of a front end, by name: ids, images, or those of its processor for a blank example."""
         if isinstance(front, config.StageEmbedding):
             front = front.patches
         if isinstance(front, config.MultimodalEmbedding):
@@ -98,7 +98,7 @@ class FakeModel:
 
 
 def precision_on_device(c: ModelConfig, device: str) -> ModelConfig:
-    """The config as a device of this machine computes it: "mixed" is fp32 on a CPU without bf16 products."""
+    """The config as this machine computes it: "mixed" is fp32 on a CPU without bf16 products."""
     if c.precision != "mixed" or product_dtype(device) != torch.float32:
         return c
     if isinstance(c, config.DualEncoder):
@@ -107,7 +107,7 @@ def precision_on_device(c: ModelConfig, device: str) -> ModelConfig:
 
 
 def blank_inputs(front: Any, context: int) -> dict[str, Tensor]:
-    """What the sense of a front end makes of one example without content; so many tokens, where it has a choice."""
+    """The inputs of a front end for an example without content, of this length where it can vary."""
     own = build_processor(front)
     if not hasattr(own, "blank"):
         raise config.ConfigError(f"model.embed.kind: what {front.kind!r} costs cannot be told before it runs; give its "
@@ -116,7 +116,7 @@ def blank_inputs(front: Any, context: int) -> dict[str, Tensor]:
 
 
 def can_fake(c: ModelConfig) -> bool:
-    """Whether a model can be run on fake tensors: whether the inputs of all its front ends are known."""
+    """Whether a model can run on FakeTensors: whether the inputs of all its front ends are known."""
     models = c.towers if isinstance(c, config.DualEncoder) else (c,)
     fronts: list[Any] = [
         each.embed.prefix if isinstance(each.embed, config.MultimodalEmbedding) else each.embed for each in models
@@ -131,17 +131,17 @@ def can_fake(c: ModelConfig) -> bool:
 
 
 def build_fake_model(c: ModelConfig, device: str = "cpu") -> FakeModel:
-    """A model that can be asked about everything but its numbers."""
     return FakeModel(c, device)
 
 
-# front ends that make as many tokens of every image
+# front ends with a fixed number of tokens
 IMAGE_EMBEDDINGS = (config.PatchEmbedding, config.StageEmbedding, config.PixelEmbedding, config.ConvEmbedding)
-USUAL = 512  # tokens, where a model knows no longest
+USUAL = 512  # tokens, for a model without a maximum length
 
 
 def max_tokens(c: ModelConfig) -> int:
-    """The most tokens that the positions know, or that rotary ones were trained for; for images, all of them."""
+    """The maximum length of a model: its learned positions, or the training length of rotary ones; the tokens of an
+    image."""
     if isinstance(c, config.DualEncoder):
         read = [tower for tower in c.towers if isinstance(tower.embed, config.TextEmbedding)]
         return min(max_tokens(tower) for tower in read or c.towers)
@@ -151,7 +151,7 @@ def max_tokens(c: ModelConfig) -> int:
 
 
 def position_limit(c: ModelConfig) -> int | None:
-    """The tokens beyond which the model has no positions; None where there is no such place."""
+    """The number of positions that a model has; None where they are unlimited."""
     if isinstance(c, config.DualEncoder):
         found = [position_limit(tower) for tower in c.towers if isinstance(tower.embed, config.TextEmbedding)]
     else:
@@ -169,7 +169,7 @@ def trunk_configs(c: config.Transformer) -> list[config.Trunk | config.Recurrent
 
 
 def text_trunks(c: config.Transformer) -> list[config.Trunk | config.RecurrentStack]:
-    """Those that read a text: an encoder may see something else, which has its own length."""
+    """The trunks that read text: an encoder of other inputs has its own length."""
     own = None if c.encoder is None else c.encoder.embed
     return trunk_configs(c) if own is None or isinstance(own, config.TextEmbedding) else [c.trunk]
 
@@ -182,7 +182,7 @@ def known_length(position: config.Position) -> int | None:
 
 
 def count_unit(c: ModelConfig) -> str:
-    """What the arithmetic is counted by: a token of text, a whole image, or a pair for towers."""
+    """The unit of FLOPs: a token of text, an image, or a pair for a dual encoder."""
     if isinstance(c, config.DualEncoder):
         return "pair"
     return (
@@ -193,7 +193,7 @@ def count_unit(c: ModelConfig) -> str:
 
 
 def check_context(c: ModelConfig, context: int | None) -> int:
-    """The length asked for, if the model can read it; its longest where none is."""
+    """The given length, if the model can read it; by default its maximum."""
     most = max_tokens(c)
     if context is None:
         return most
@@ -211,7 +211,7 @@ NAMED = {"positions": "positions", "attn": "attention", "cross": "cross-attentio
 
 
 def count_parameters(model: AnyModel | ModelConfig) -> dict[str, int]:  #: S143
-    """Parameters by part; a table that embedding and head share is the embedding's."""
+    """Parameters by part; an embedding tied to the head counts as embedding."""
     found = dict.fromkeys(PARTS, 0)
     for name, weight in meta_model(model).named_parameters():  # tied weights appear once
         found[parameter_group(name)] += weight.numel()
@@ -221,7 +221,7 @@ def count_parameters(model: AnyModel | ModelConfig) -> dict[str, int]:  #: S143
 def parameter_group(name: str) -> str:
     """The part that a parameter belongs to, by its name: "trunk.blocks.3.attn_norm.weight" is of the norms.
 
-    Maps from patches, and from four merged tokens to one, are of the embedding; the scale between towers of the head.
+    Projections of patches and of merged tokens belong to the embedding, the scale between towers to the head.
     """
     steps = name.split(".")
     if any(step == "norm" or step.endswith("_norm") for step in steps):

@@ -1,10 +1,9 @@
-"""FLOPs of a model, in training and in inference: its matrix products, which are nearly all of them.
+"""FLOPs of a model, in training and inference: those of its matrix products, which are nearly all.
 
-A product of (m, k) and (k, n) counts 2·m·k·n: a multiplication and an addition each. Attention counts what its kernel
-multiplies (attention/cost.py): dense ones the whole square of queries and keys, though one that skips the causal half
-does half of that part. Backward counts as twice forward; kernels that compute their scores again there do a little
-more. Norms, softmax and activation functions are left out: a few percent of the count. Recurrent layers count their
-matrix products too.
+A product of (m, k) and (k, n) counts 2·m·k·n: a multiplication and an addition each. Attention counts the products of
+its kernel (attention/cost.py): dense ones the whole square of queries and keys, although a kernel that skips the causal
+half does half of it. Backward counts as twice forward; kernels that recompute their scores do a little more. Norms,
+softmax and activation functions are left out: a few percent. Recurrent layers count their matrix products too.
 """
 
 from collections import Counter
@@ -25,18 +24,18 @@ from regard.models.mixers import reader_flops
 from regard.models.recurrent import RecurrentStack
 from regard.models.seq2seq import BahdanauAttention
 
-# what is run again where it is recomputed
+# parts that activation checkpointing recomputes
 BLOCKS = ("attention", "looking", "mixing", "cross-attention", "feed-forward", "encoder")
 PARTS = ("prepared", "patches", "input", "embedding", "attention", "looking", "mixing", "recurrent", "cross-attention",
          "feed-forward", "encoder", "head")  # fmt: skip
-GIVEN = {"prepared": 1, "patches": 2, "input": 2}  # products of data alone, and of data and weights
+GIVEN = {"prepared": 1, "patches": 2, "input": 2}  # in training, times forward: raw data has no gradients
 
 
 @dataclass(frozen=True)
 class FlopCount:
-    """Floating-point operations forward, by part, for one of what a sequence holds `tokens` of.
+    """FLOPs of a forward pass by part, for one of the `tokens` units in a sequence.
 
-    An image or a pair of towers is one whole: there tokens is 1. With `recompute`, blocks run once more in training.
+    An image or a pair is one unit: there tokens is 1. With `recompute`, blocks run once more in training.
     """
 
     parts: dict[str, float]
@@ -53,7 +52,7 @@ class FlopCount:
 
     @property
     def sequence(self) -> float:
-        """Forward, for a whole sequence, image or pair."""
+        """Forward FLOPs of a whole sequence, image or pair."""
         return self.forward * self.tokens
 
     @property
@@ -62,9 +61,9 @@ class FlopCount:
 
 
 def training_flops(part: str, forward: float, recompute: bool = False) -> float:
-    """Forward, and backward twice that: each product has two gradients of its size, but none for raw data.
+    """Training FLOPs: forward, and twice that in backward, since each product has two gradients; raw data needs none.
 
-    Recomputed blocks run forward once more, at most: torch leaves out a last product that no gradient asks for.
+    Recomputed blocks run forward once more, at most: torch skips a last product that no gradient needs.
     """
     return (GIVEN.get(part) or 3 + (recompute and part in BLOCKS)) * forward
 
@@ -77,7 +76,7 @@ def rule_of_thumb(parameters: float, tokens: float, training: bool = True) -> fl
 def count_flops(
     model: AnyModel | ModelConfig, context: int, source: int | None = None, recompute: bool = False
 ) -> FlopCount:
-    """For sequences of `context` tokens; an encoder beside it reads `source` tokens, as many unless said."""
+    """Count the FLOPs for sequences of `context` tokens; an encoder reads `source` tokens, by default as many."""
     shape = meta_model(model)
     count = context if count_unit(shape.c) == "token" else 1
     found = (
@@ -87,7 +86,7 @@ def count_flops(
 
 
 def dual_encoder_flops(shape: DualEncoder, context: int) -> Counter[str]:
-    """Each tower by itself; comparing their two vectors is a product as well."""
+    """FLOPs of all towers, and of the product of their vectors."""
     found = Counter[str]()
     for tower in shape.towers:
         found.update(sequence_flops(tower, context))
@@ -96,7 +95,7 @@ def dual_encoder_flops(shape: DualEncoder, context: int) -> Counter[str]:
 
 
 def sequence_flops(shape: Transformer, context: int, source: int | None = None) -> Counter[str]:
-    """One example, a text or whatever a front end makes tokens of, through a whole model."""
+    """FLOPs of one example, a text or any other input, through a whole model."""
     seen = front_end_cost(shape.embed, context, inner_trunk_flops)
     found, read = seen.parts, 0
     if shape.encoder is not None:
@@ -111,12 +110,12 @@ def sequence_flops(shape: Transformer, context: int, source: int | None = None) 
 
 
 def inner_trunk_flops(trunk: Trunk | RecurrentStack, tokens: int, grid: GridShape) -> Counter[str]:
-    """One sequence through a trunk inside of a front end."""
+    """FLOPs of one sequence through a trunk inside a front end."""
     return trunk_flops(trunk, tokens, grid=grid)
 
 
 def trunk_flops(trunk: Trunk | RecurrentStack, queries: int, memory: int = 0, grid: GridShape = None) -> Counter[str]:
-    """One sequence through a trunk: maps cost by their weights, looking as its kernel does it."""
+    """FLOPs of one sequence through a trunk: projections by their weights, attention by its kernel."""
     if isinstance(trunk, RecurrentStack):
         return trunk.flops(queries, memory)
     found = Counter({"embedding": 0 if trunk.project is None else linear_flops(trunk.project, queries)})
@@ -141,23 +140,23 @@ def trunk_flops(trunk: Trunk | RecurrentStack, queries: int, memory: int = 0, gr
     return found
 
 
-BIASED_POSITIONS = ("alibi", "t5", "shaw", "relative", "graph_distance", "conv_like")  # positions that add to scores
+BIASED_POSITIONS = ("alibi", "t5", "shaw", "relative", "graph_distance", "conv_like")  # these add to attention scores
 
 
 def attention_field(c: config.Trunk, layer: int, tokens: int, grid: GridShape = None) -> AttentionField:
-    """What one layer of a trunk has before it."""
+    """The shape of the attention of one layer, for its cost."""
     return AttentionField(
         tokens, tokens, mask(c.masks[layer % len(c.masks)]), c.position.kind in BIASED_POSITIONS, grid
     )
 
 
 def projection_flops(attention: Attention, tokens: int) -> int:
-    """The maps of q, k, v and out: what a kernel has of its own is counted with the looking."""
+    """FLOPs of the projections q, k, v and out; a kernel's own weights count as attention."""
     return linear_flops(attention, tokens) - (0 if attention.own is None else linear_flops(attention.own, tokens))
 
 
 def cross_attention_flops(cross: CrossAttention, queries: int, memory: int, kernel: str) -> int:
-    """Keys and values are made of the memory, everything else of the asking tokens."""
+    """FLOPs of cross-attention: keys and values come from the memory, everything else from the queries."""
     given = 0 if cross.kv is None else linear_flops(cross.kv, memory) - linear_flops(cross.kv, queries)
     return (
         projection_flops(cross, queries) + given + attention_flops(cross, AttentionField(queries, memory, FULL), kernel)
@@ -165,7 +164,7 @@ def cross_attention_flops(cross: CrossAttention, queries: int, memory: int, kern
 
 
 def recurrent_rows(name: str, stack: RecurrentStack) -> Iterator[tuple[str, str, int]]:
-    """A part, its shape in words, its parameters."""
+    """The rows of a recurrent stack in `explain`: part, shape, parameters."""
 
     def count(part: Any) -> int:
         return sum(weight.numel() for weight in part.parameters())

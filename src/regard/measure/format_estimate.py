@@ -1,6 +1,6 @@
-"""An estimate as text in sections, and as one table for scripts.
+"""Formats an estimate: as text in sections, and as one table for scripts.
 
-Sizes are SI here, as lectures and data sheets write them: a GB is 1e9 bytes.
+Units are SI, as in data sheets: a GB is 1e9 bytes.
 """
 
 from collections.abc import Iterable, Iterator
@@ -18,7 +18,7 @@ MEMORY = ("weights", "gradients", "optimizer", "activations", "gathered", "total
 
 
 def format_si(number: float, unit: str) -> str:
-    """Four figures and a prefix: 716.8 TFLOP, 33.55 MB."""
+    """Four significant figures and a prefix: 716.8 TFLOP, 33.55 MB."""
     for prefix in PREFIXES[:-1]:
         if float(f"{number:.4g}") < 1000:
             return f"{number:.4g} {prefix}{unit}"
@@ -27,18 +27,18 @@ def format_si(number: float, unit: str) -> str:
 
 
 def format_power(number: float) -> str:
-    """3.15e23: three figures and a power of ten."""
+    """Three significant figures and a power of ten: 3.15e23."""
     figures, _, tens = f"{number:.2e}".partition("e")
     return f"{float(figures):g}e{int(tens)}"
 
 
 def format_plain(number: float) -> str:
-    """Three figures, and all of them before the point."""
+    """Three significant figures, or all digits before the point."""
     return f"{number:,.0f}" if number >= 1000 else f"{number:.3g}"
 
 
 def format_duration(seconds: float) -> str:
-    """A time in the unit that suits it."""
+    """A duration in a suitable unit."""
     for unit, size in (("years", 365.25 * 86400), ("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0)):
         if seconds >= 2 * size:
             return f"{seconds / size:,.3g} {unit}" if seconds < 1000 * size else f"{seconds / size:,.0f} {unit}"
@@ -46,7 +46,7 @@ def format_duration(seconds: float) -> str:
 
 
 def format_section(title: str, rows: Rows, align: str = "<>>>>>>") -> str:
-    """A title, and rows whose columns stand under each other; a row of one cell is a remark."""
+    """A titled section with aligned columns; a row of one cell is a remark."""
     cells = list(rows)
     full = [row for row in cells if len(row) > 1]
     wide = [max(len(row[i]) for row in full if i < len(row)) for i in range(max(map(len, full)))]
@@ -55,11 +55,11 @@ def format_section(title: str, rows: Rows, align: str = "<>>>>>>") -> str:
     return "\n".join([title, *(f"  {line}".rstrip() for line in lines)])
 
 
-# ---------------------------------------------------------------- for people
+# ---------------------------------------------------------------- text
 
 
 def format_estimate(bill: ModelEstimate | ParameterEstimate, name: str = "model") -> str:
-    """All sections, in the order in which one asks."""
+    """All sections of an estimate, as text."""
     if isinstance(bill, ParameterEstimate):
         head = f"{bill.parameters:,} parameters, {bill.precision}; GB = 1e9 bytes"
         parts = [format_section("memory", memory_rows(bill.memory, bill.rank, bill.ranks))]
@@ -132,7 +132,7 @@ def attention_sections(bill: ModelEstimate) -> list[str]:
 
 
 def trunk_tokens(bill: ModelEstimate) -> int:
-    """Those that the trunk spoken of reads: a recurrent layer takes as many steps."""
+    """The number of tokens in the reported trunk, from the row of the recurrent layer."""
     return next(row.sequential for row in bill.complexity if row.name == "recurrent")
 
 
@@ -213,7 +213,7 @@ def speed_rows(bill: ModelEstimate | ParameterEstimate, pace: TrainingSpeed) -> 
 
 
 def list_assumptions(bill: ModelEstimate | ParameterEstimate) -> Iterator[str]:
-    """What was taken for granted, each in a sentence."""
+    """The assumptions of the estimate, one sentence each."""
     if isinstance(bill, ModelEstimate) and bill.pace is not None and bill.pace.device.name != "here":
         yield "Activations are those of a CPU's kernels, without attention's dropout: fused kernels draw it again."
     if isinstance(bill, ModelEstimate) and bill.precision == "mixed" and bill.ranks == 1 and not bill.recompute:
@@ -235,11 +235,11 @@ def list_assumptions(bill: ModelEstimate | ParameterEstimate) -> Iterator[str]:
         yield "Activations, cache and attention depend on the model; name one to have them."
 
 
-# ---------------------------------------------------------------- for scripts
+# ---------------------------------------------------------------- tables
 
 
 def estimate_table(bill: ModelEstimate | ParameterEstimate, name: str | None = None) -> dict[str, Any]:
-    """The same and more as plain numbers; times in seconds, sizes in bytes."""
+    """The estimate as plain numbers, with more detail; times in seconds, sizes in bytes."""
     told: dict[str, Any] = {"model": name, "parameters": bill.parameters, "precision": bill.precision}
     told |= {"ranks": bill.ranks, "memory": memory_table(bill.memory), "rank": memory_table(bill.rank)}
     if isinstance(bill, ModelEstimate):

@@ -1,6 +1,7 @@
-"""Accelerators by their data sheets (peak FLOP/s, memory, bandwidth), and the time and price of a training run on them.
+"""Hardware: accelerators by their data sheets (peak FLOP/s, memory, bandwidth), and the time and price of training
+runs.
 
-The device `here` is this machine as measured. Every assumption of a time or a price is listed with it.
+The device `here` is this machine as measured. Every estimate lists its assumptions.
 """
 
 import os
@@ -21,7 +22,7 @@ HERE = "here"
 
 @dataclass(frozen=True, kw_only=True)
 class HardwareDevice:
-    """One device: FLOP/s of dense products in 32 and in 16 bits (`type`), bytes of memory, bytes read a second."""
+    """One device: dense FLOP/s in 32 and in 16 bits (of `type`), bytes of memory, and bandwidth in bytes a second."""
 
     name: str
     title: str
@@ -34,7 +35,7 @@ class HardwareDevice:
     year: int | None = None
 
     def peak(self, precision: str) -> float:
-        """For our policies: fp32 multiplies in 32 bits, mixed and bf16 in 16."""
+        """The peak FLOP/s of a precision policy: fp32 multiplies in 32 bits, mixed and bf16 in 16."""
         if precision == "bf16" and self.type != "bf16":
             raise config.ConfigError(f"device: {self.name} multiplies {self.type} and no bf16; choose mixed")
         if precision != "fp32":
@@ -46,27 +47,27 @@ class HardwareDevice:
 
 @cache
 def known_devices() -> dict[str, HardwareDevice]:
-    """The published ones by name, oldest first."""
+    """The devices with published data, oldest first."""
     table = tomllib.loads(files(__package__).joinpath("devices.toml").read_text(encoding="utf8"))
     return {name: HardwareDevice(name=name, **row) for name, row in table.items()}
 
 
 def find_device(name: str) -> HardwareDevice:
-    """A device by its name."""
+    """A device by name; `here` is this machine."""
     known = known_devices()
     if name == HERE:
         return measured_device()
     if name not in known:
-        forms = [repr(each) for each in known if name and each.startswith(name.lower())]  # an h100 is one of two
+        forms = [repr(each) for each in known if name and each.startswith(name.lower())]  # "h100" is one of two
         near = f"; did you mean {' or '.join(forms)}?" if forms else did_you_mean(name, known)
         raise config.ConfigError(f"device: no {name!r}{near} there are {', '.join([*known, HERE])}")
     return known[name]
 
 
 def measured_device() -> HardwareDevice:
-    """This machine as it was measured: the best of its products, and the pace of what does not fit its caches."""
+    """This machine by its calibration: its fastest products, and its bandwidth beyond the caches."""
     from regard.measure.calibration import (
-        load_calibration,  # measuring counts work first, and so needs this room's others
+        load_calibration,  # calibration imports other modules of this package
     )
 
     kind = local_chip()
@@ -86,7 +87,7 @@ def measured_device() -> HardwareDevice:
 
 
 def local_chip() -> str:
-    """What `here` is: the accelerator where there is one that can be measured, else the processor."""
+    """The kind of `here`: a CUDA GPU if there is one, else the CPU."""
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
@@ -102,11 +103,11 @@ EXA = 1e18
 
 @dataclass(frozen=True, kw_only=True)
 class CostTerms:
-    """What a training run is planned with: tokens to read, devices, the share of their peak that is reached
-    (`utilization`), the price of a device for an hour, and the tokens wanted for each parameter
+    """Assumptions for the cost of a training run: its tokens, the device, the reached share of its peak
+    (`utilization`), the price of a device for an hour, and the recommended tokens for each parameter
     (`tokens_per_parameter`).
 
-    Twenty tokens a parameter is where Hoffmann et al. (2022) find a fixed budget best spent.
+    Twenty tokens a parameter is compute-optimal by Hoffmann et al. (2022).
     """
 
     tokens: float | None = None
@@ -123,7 +124,7 @@ class CostTerms:
 
 @dataclass(frozen=True)
 class TrainingSpeed:
-    """How fast devices work together: FLOP/s that all ranks reach, and money for 1e18 FLOP if there is a price."""
+    """The speed of all ranks together: FLOP/s reached, and money for 1e18 FLOP if there is a price."""
 
     device: HardwareDevice
     precision: str
@@ -145,13 +146,14 @@ class TrainingSpeed:
         return None if self.price is None else EXA / (self.peak * self.utilization) / HOUR * self.price
 
     def decoding(self, read: int, batch: int) -> float:
-        """Tokens a second at most: each step reads all weights and what is remembered, and writes `batch` tokens."""
+        """An upper bound of tokens a second: each step reads `read` bytes, all weights and the cache, and generates
+        `batch` tokens."""
         return batch * self.ranks * self.device.bandwidth / read
 
 
 @dataclass(frozen=True)
 class TrainingCost:
-    """A whole run: its arithmetic as counted and by the rule of thumb, its length in time, its price."""
+    """The cost of a whole run: FLOPs as counted and by the rule of thumb, duration, price."""
 
     tokens: float
     parameters: int
@@ -165,7 +167,7 @@ class TrainingCost:
 
     @property
     def rounded_rule(self) -> float:
-        """The rule with the count as it is spoken of, in three figures: 175e9 for 174,604,259,328."""
+        """The rule of thumb with the rounded parameter count: 175e9 for 174,604,259,328."""
         return rule_of_thumb(round_figures(self.parameters), self.tokens)
 
     @property
@@ -192,5 +194,5 @@ class TrainingCost:
 
 
 def round_figures(count: float) -> float:
-    """Three figures."""
+    """Round to three significant figures."""
     return float(f"{count:.2e}")

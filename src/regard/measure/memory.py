@@ -1,6 +1,6 @@
 """Memory of training (weights, gradients, optimizer, activations) and of the KV cache, and whether it fits.
 
-`MemoryFit` compares what a rank needs with what a device has, and lists what would help where it does not fit.
+`MemoryFit` compares the need of a rank with the memory of a device, and lists remedies where it does not fit.
 """
 
 from collections.abc import Iterator
@@ -18,12 +18,12 @@ from regard.models.dual_encoder import DualEncoder
 from regard.models.recurrent import RecurrentStack
 
 OptimizerConfig = config.Optimizer
-BYTES = {"fp32": 4, "mixed": 4, "bf16": 2}  # of a weight, under each precision policy
+BYTES = {"fp32": 4, "mixed": 4, "bf16": 2}  # bytes of a weight under each precision policy
 
 
 @dataclass(frozen=True)
 class TrainingMemory:
-    """Bytes, by what they hold; `gathered` is what a rank among several has of a block while it runs."""
+    """Bytes by purpose; `gathered` is the block that a sharded rank gathers while it runs."""
 
     weights: int
     gradients: int
@@ -36,9 +36,8 @@ class TrainingMemory:
         return self.weights + self.gradients + self.optimizer + self.activations + self.gathered
 
     def per_rank(self, ranks: int, block: int = 0) -> "TrainingMemory":
-        """What each of so many ranks holds, fully sharded: its part of everything that can be parted, one `block`
-        whole with its gradients, and the activations of its own batch.
-        """
+        """The memory of each of `ranks` under full sharding: its share of weights, gradients and optimizer, one whole
+        `block` with its gradients, and the activations of its own batch."""
         if ranks == 1:
             return self
         weights, gradients, optimizer = (-(-held // ranks) for held in (self.weights, self.gradients, self.optimizer))
@@ -48,14 +47,14 @@ class TrainingMemory:
 def training_memory(
     model: AnyModel | ModelConfig, batch: int, context: int, optimizer: OptimizerConfig | None = None
 ) -> TrainingMemory:
-    """What one training step holds at its peak, without what the allocator and the kernels take besides."""
+    """The peak memory of one training step, without overheads of the allocator and the kernels."""
     shape = meta_model(model)
     bill = parameter_memory(shape, optimizer or config.AdamW())
     return replace(bill, activations=activation_bytes(shape.c, batch, context))
 
 
 def parameter_memory(shape: AnyModel, optimizer: OptimizerConfig) -> TrainingMemory:
-    """Weights, as much for gradients, and what the optimizer remembers; bf16 weights have fp32 masters besides."""
+    """Weights, gradients of the same size, and optimizer state; bf16 weights have fp32 masters as well."""
     weights = state = 0
     for name, weight in shape.named_parameters():
         weights += weight.numel() * weight.element_size()
@@ -64,8 +63,8 @@ def parameter_memory(shape: AnyModel, optimizer: OptimizerConfig) -> TrainingMem
 
 
 def optimizer_numbers(name: str, weight: Tensor, optimizer: OptimizerConfig) -> int:
-    """Numbers kept of a weight: two for each parameter by Adam, one by Muon in the blocks' matrices, and by Adafactor
-    one for each row and each column."""
+    """Numbers in the optimizer state of a weight: two for each parameter with Adam, one with Muon in the matrices of
+    blocks, and with Adafactor one for each row and column."""
     if isinstance(optimizer, config.Adafactor):
         count = weight.numel()
         return count if weight.dim() < 2 else count // weight.shape[-1] + count // weight.shape[-2]
@@ -74,7 +73,7 @@ def optimizer_numbers(name: str, weight: Tensor, optimizer: OptimizerConfig) -> 
 
 
 def memory_from_count(parameters: int, precision: str, optimizer: OptimizerConfig) -> TrainingMemory:
-    """The same from a count alone; what the others keep would depend on the shapes they stand in."""
+    """The same from a parameter count alone; the state of other optimizers depends on the shapes."""
     if not isinstance(optimizer, config.AdamW):
         raise config.ConfigError(f"optimizer: what {optimizer.kind} keeps depends on the model, not on its count "
                                  "alone; name one")  # fmt: skip
@@ -83,17 +82,17 @@ def memory_from_count(parameters: int, precision: str, optimizer: OptimizerConfi
 
 
 def largest_block_bytes(shape: AnyModel) -> int:
-    """Bytes of weights in the largest block: what fully sharded ranks gather at a time."""
+    """Bytes of weights in the largest block, which fully sharded ranks gather at a time."""
     blocks = (module for module in shape.modules() if isinstance(module, Block | RecurrentStack))
     return max(sum(weight.numel() * weight.element_size() for weight in block.parameters()) for block in blocks)
 
 
-# ---------------------------------------------------------------- writing
+# ---------------------------------------------------------------- generation
 
 
 @dataclass(frozen=True)
 class CacheMemory:
-    """Bytes that generation remembers: keys and values of what was written, and what it holds of a source."""
+    """Bytes of the KV cache: keys and values of the generated text, and those of a source."""
 
     own: int
     source: int = 0
@@ -104,35 +103,35 @@ class CacheMemory:
 
 
 def cache_memory(shape: AnyModel, batch: int, context: int) -> CacheMemory | None:
-    """As the model itself would allocate it; None for a model that does not write from left to right."""
+    """The KV cache as the model would allocate it; None for a model that is not autoregressive."""
     if isinstance(shape, DualEncoder) or shape.c.head.kind != "lm":
         return None
     shape = meta_model(shape.c)
     assert isinstance(shape, Transformer)
     try:
         made = shape.cache(batch, context)
-    except config.ConfigError:  # its masks look ahead, or its positions need to know the end
+    except config.ConfigError:  # its masks are not causal, or its positions need the final length
         return None
     own = sum(table.nbytes for table in made.tables())
     return CacheMemory(own, source_cache_bytes(shape.c, batch, context) if shape.encoder is not None else 0)
 
 
 def source_cache_bytes(c: config.Transformer, batch: int, context: int) -> int:
-    """Cross-attention's keys and values of a source as long as the context, and the encoder's vectors themselves."""
-    if isinstance(c.trunk, config.RecurrentStack):  # the encoder's vectors, and what an alignment makes of them once
+    """Bytes of cross-attention's keys and values for a source as long as the context, and of the encoder's states."""
+    if isinstance(c.trunk, config.RecurrentStack):  # the encoder's states, and their projection for additive attention
         return batch * context * c.trunk.dim * (2 if c.precision == "bf16" else 4) * (1 + (c.trunk.cross == "additive"))
     asks, size, numbers = c.trunk.cross_attention or c.trunk.attention, 4 if c.precision == "fp32" else 2, 0
     for layer in range(c.trunk.depth):
         _, groups, width = asks.counts(layer, c.trunk.dim)
         numbers += groups * (width + (asks.value_head_dim or width))
     vectors = c.trunk.depth if c.trunk.cross == "layerwise" else 1
-    vectors_size = 2 if c.precision == "bf16" else 4  # norms answer in fp32
+    vectors_size = 2 if c.precision == "bf16" else 4  # the output of norms is fp32
     return batch * context * (numbers * size + (vectors + (vectors > 1)) * c.trunk.dim * vectors_size)
 
 
 @dataclass(frozen=True)
 class MemoryFit:
-    """Bytes a rank needs and the device has, and each remedy that would be enough."""
+    """The bytes that a rank needs and a device has, and each sufficient remedy."""
 
     needs: int
     has: float
@@ -145,7 +144,7 @@ class MemoryFit:
 
 @dataclass(frozen=True)
 class RankMemory:
-    """What is to be fitted: a whole step's memory on one rank, its activations both ways, and the largest block."""
+    """The memory of a whole step on one rank, with both kinds of activation memory and the largest block."""
 
     memory: TrainingMemory
     held: ActivationMemory
@@ -158,7 +157,7 @@ class RankMemory:
         return MemoryFit(needs, has, tuple(self.remedies(has)) if needs > has else ())
 
     def remedies(self, has: float) -> Iterator[str]:
-        """Each change that would do by itself; if none would, checkpointing with more ranks."""
+        """Each change that is sufficient by itself; if none is, checkpointing with more ranks."""
         lighter = replace(self.memory, activations=self.held.checkpointed)
         alone = [*self.smaller(has), *self.suggest_checkpointing(lighter, has), *self.spread(self.memory, has)]
         yield from alone or (f"checkpointing and {more}" for more in self.spread(lighter, has))

@@ -1,6 +1,6 @@
-"""Microbenchmarks of a calibration: each probe runs one operation, of a size that models have.
+"""Microbenchmarks of a calibration: each probe runs one operation, at a size that occurs in models.
 
-What most probes measure is not declared here: they run once under an `OpTrace`, which charges for them as for a step.
+The ladder of most probes is not declared: they run once under an `OpTrace`, which charges for them as for a step.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,12 +21,12 @@ from regard.measure.step_work import fake_step_loss, trace_step
 aten = torch.ops.aten
 ProbeCall = Callable[[], object]
 WIDE = 512
-NEAR = 2**15  # numbers that are at hand
+NEAR = 2**15  # numbers that fit the nearest cache
 
 
 @dataclass(frozen=True)
 class ProbeSizes:
-    """What is timed on a kind of device: `rows` of WIDE numbers in its caches, and `large` ones that none holds."""
+    """Sizes of probes on a kind of device: `rows` of WIDE numbers fit its caches, and `large` numbers fit none."""
 
     rows: tuple[int, ...]
     large: int
@@ -48,11 +48,11 @@ SIZES = {
         shapes=((1024, 384, 512), (4096, 768, 768), (8192, 768, 3072), (8192, 1024, 4096), (8192, 768, 50_304)),
     ),
 }  # fmt: skip
-MODELS = {  # dim, vocabulary, batch, context: a small model and a larger one
+MODELS = {  # dim, vocabulary, batch, context of a small model and a larger one
     "cpu": ((128, 99, 12, 64), (384, 2999, 4, 192)),
     "cuda": ((384, 999, 16, 256), (1024, 9999, 16, 512)),
 }
-PAGE = 4096  # bytes that the system hands out at once
+PAGE = 4096  # bytes of a page of memory
 TINY = config.Transformer(
     embed=config.TextEmbedding(vocab=8),
     trunk=config.Trunk(dim=8, depth=2, mask="causal", attention=config.Attention(heads=2)),
@@ -64,15 +64,15 @@ def probe_sizes(device: str) -> ProbeSizes:
 
 
 def probes(device: str) -> Iterator[tuple[OpCharge, ProbeCall]]:
-    """What is to be timed, and what it is timed as."""
+    """All probes, each with the charge that it measures."""
     yield from overhead_probes(device)
-    for dtype in {torch.float32: 0, product_dtype(device): 0}:  # emulated products are never asked for
+    for dtype in {torch.float32: 0, product_dtype(device): 0}:  # emulated dtypes are never used
         for call in operation_probes(device, dtype):
             yield probe_charge(call), call
 
 
 def probe_charge(call: ProbeCall) -> OpCharge:
-    """What a model would be charged for this: all of it but the asking."""
+    """The charge of an operation in a model, without its call overhead."""
     with OpTrace() as record:
         call()
     found: OpCharge
@@ -80,11 +80,11 @@ def probe_charge(call: ProbeCall) -> OpCharge:
     return found
 
 
-# ---------------------------------------------------------------- what is no operation
+# ---------------------------------------------------------------- overheads
 
 
 def overhead_probes(device: str) -> Iterator[tuple[OpCharge, ProbeCall]]:
-    """Asking for an operation, with all that stands above it; running a kernel; new memory; the optimizer."""
+    """Probes of the call overhead, with all Python above it; of a kernel launch; of new memory; of the optimizer."""
     model, ids = Transformer(TINY).to(device), torch.zeros(1, 4, dtype=torch.long, device=device)
     yield ("call", trace_step(TINY, 1, 4, device, False).charges["call", 1]), partial(run_step, model, ids)
     yield kernel_probe(device)
@@ -101,7 +101,7 @@ def run_step(model: nn.Module, ids: Tensor) -> None:
 
 
 def kernel_probe(device: str, many: int = 64) -> tuple[OpCharge, ProbeCall]:
-    """A kernel that has next to nothing to do; on a GPU one of many in a captured graph, as compiled steps run."""
+    """A minimal kernel; on a GPU many of them in a captured graph, as compiled steps run."""
     x, y, z = (torch.zeros(8, device=device) for _ in range(3))
     if device != "cuda":
         return ("kernel", 1), partial(torch.add, x, y, out=z)
@@ -117,7 +117,7 @@ def touch_memory(size: int, device: str) -> None:
 
 
 def optimizer_probe(count: int, device: str) -> ProbeCall:
-    """What a step does with so many parameters once it has their gradients."""
+    """The work of an optimizer step for so many parameters, gradients given."""
     weight = nn.Parameter(torch.zeros(count, device=device))
     weight.grad = torch.ones_like(weight)
     return partial(run_update, [weight], make_adam([weight]))
@@ -136,7 +136,7 @@ def run_update(weights: list[nn.Parameter], optimizer: torch.optim.Optimizer) ->
 
 
 def step_probes(device: str) -> Iterator[tuple[config.Transformer, int, int, ProbeCall]]:
-    """Small models and larger ones, in fp32 and mixed: their configs, batch and context, and a step of each."""
+    """Whole training steps of small and larger models, in fp32 and mixed: config, batch, context, and the step."""
     precisions: tuple[Literal["fp32", "mixed"], ...] = ("fp32", "mixed")
     for precision in precisions[: 1 if product_dtype(device) == torch.float32 else 2]:
         for dim, vocab, batch, context in MODELS.get(device, MODELS["cpu"]):
@@ -171,20 +171,20 @@ def run_train_step(
 
 
 def operation_probes(device: str, dtype: torch.dtype) -> Iterator[ProbeCall]:
-    """Products, attention and the rest, for one kind of numbers."""
+    """Probes of products, attention and elementwise operations in one dtype."""
     draw = partial(torch.randn, device=device, dtype=dtype)
     for rows, wide, out in probe_sizes(device).shapes:
         yield partial(torch.mm, draw(rows, wide), draw(out, wide).mT)
         yield partial(torch.mm, draw(wide, rows).mT, draw(wide, out))
     for heads, tokens, width in probe_sizes(device).squares:
         yield partial(torch.bmm, draw(heads, tokens, width), draw(heads, tokens, width).mT)  # scores
-        yield partial(torch.bmm, draw(heads, tokens, tokens), draw(heads, tokens, width))  # and what they mix
+        yield partial(torch.bmm, draw(heads, tokens, tokens), draw(heads, tokens, width))  # weighted sums
     for heads, tokens, width in probe_sizes(device).looks:
         yield from attention_probes(draw, heads, tokens, width)
     for rows in probe_sizes(device).rows:
         x, y = draw(rows, WIDE), draw(rows, WIDE)
         yield from pointwise_probes(x, y)
-        split = x.view(4, rows // 4, 8, -1).transpose(1, 2)  # (4, 8, N, 64), as attention has its heads
+        split = x.view(4, rows // 4, 8, -1).transpose(1, 2)  # the layout of attention heads
         yield partial(split.clone, memory_format=torch.contiguous_format)
         yield partial(torch.mul, split[..., :32], y[: rows // 4, :32])
     large = probe_sizes(device).large
@@ -205,7 +205,7 @@ def without_warnings(call: Callable[..., object], *args: object, **rest: object)
 
 
 def pointwise_probes(x: Tensor, y: Tensor) -> Iterator[ProbeCall]:
-    """What is neither a product nor attention; each backward takes the gradient y."""
+    """Probes of operations besides products and attention; each backward takes the gradient y."""
     gain, kind = torch.ones_like(x[0]), x.dtype
     square = x.view(-1, min(WIDE, x.shape[0]), WIDE)
     future = torch.ones_like(square[0], dtype=torch.bool).triu(1)

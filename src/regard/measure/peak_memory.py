@@ -1,6 +1,6 @@
-"""Peak memory of a call and of a process: the most bytes held at once beyond those held before.
+"""Peak memory of a call or a process: the most bytes held at once beyond those before.
 
-On a GPU the allocator counts; on a CPU every tensor that an operation makes counts until it is freed.
+On a GPU the allocator's count is used; on a CPU every new tensor counts until it is freed.
 """
 
 import os
@@ -20,7 +20,7 @@ CPU = torch.device("cpu")
 
 
 class PeakBytes:
-    """`bytes` is None where the system does not tell."""
+    """The result of `track_peak_bytes`; `bytes` is None where the system gives no peak."""
 
     bytes: int | None = None
 
@@ -33,19 +33,19 @@ def track_peak_bytes(device: torch.device) -> Iterator[PeakBytes]:
 
 
 def reset_peak(device: torch.device) -> int | None:
-    """Forget the peak until now; the bytes that are held."""
+    """Reset the peak; returns the bytes held now, or None where the system gives no peak."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         return resident_bytes(device)
     try:
-        Path("/proc/self/clear_refs").write_text("5")  # Linux: the highest mark falls to what is held now
+        Path("/proc/self/clear_refs").write_text("5")  # Linux: resets the high-water mark
     except OSError:
         return None
     return resident_bytes() if platform.system() == "Linux" else None
 
 
 def resident_bytes(device: torch.device = CPU) -> int:
-    """Bytes held now by the device's allocator, or by this process; where the system does not tell, the most so far."""
+    """Bytes held now by the device's allocator or by this process; where the system does not tell, the peak so far."""
     if device.type == "cuda":
         return torch.cuda.memory_allocated(device)
     try:
@@ -55,10 +55,10 @@ def resident_bytes(device: torch.device = CPU) -> int:
 
 
 def process_peak_bytes(device: torch.device = CPU) -> int:
-    """The most bytes held so far: by the device's allocator, or by this process."""
+    """The peak of bytes so far, of the device's allocator or of this process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    with suppress(OSError):  # Linux; what getrusage tells there may be of the parent process
+    with suppress(OSError):  # Linux; getrusage may give the parent's peak there
         lines = Path("/proc/self/status").read_text(encoding="utf8").splitlines()
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
     import resource  # not on every system
@@ -68,10 +68,10 @@ def process_peak_bytes(device: torch.device = CPU) -> int:
 
 
 def peak_tensor_bytes(call: Callable[[], object], device: torch.device | str = "cpu") -> int:
-    """Bytes of tensors that a call holds at most beyond those before it.
+    """The peak of tensor bytes in a call, beyond those before it.
 
-    On a GPU its allocator knows. On a CPU each operation's tensors are followed, in backward too; what a kernel takes
-    for itself while it runs is not seen.
+    On a GPU the allocator counts. On a CPU the tensors of each operation are tracked, also in backward; temporary
+    memory inside a kernel is not.
     """
     device = torch.device(device)
     if device.type == "cuda":
@@ -86,7 +86,7 @@ def peak_tensor_bytes(call: Callable[[], object], device: torch.device | str = "
 
 
 class TensorTracker(TorchDispatchMode):
-    """Follows the storage of every tensor that is made; `now` bytes are held, and `most` were."""
+    """Dispatch mode that tracks the storage of every new tensor; `now` bytes are held, `most` is the peak."""
 
     supports_higher_order_operators = True  # FlexAttention is one
 
@@ -97,14 +97,14 @@ class TensorTracker(TorchDispatchMode):
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """FlexAttention is compiled, and otherwise torch refuses to do that here; it counts as one operation."""
+        """Allow FlexAttention, which is compiled, which torch otherwise refuses here; it counts as one operation."""
         return True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = {id(each.untyped_storage()) for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)}
         made = func(*args, **(kwargs or {}))
         for each in tree_leaves(made):
-            if isinstance(each, Tensor) and id(each.untyped_storage()) not in given:  # a view holds nothing new
+            if isinstance(each, Tensor) and id(each.untyped_storage()) not in given:  # a view allocates nothing
                 self.track(each.untyped_storage())
         return made
 

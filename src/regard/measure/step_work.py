@@ -1,8 +1,8 @@
 """The traced work of a training step: forward, backward and optimizer, as charges (op_trace.py).
 
-A fake model takes the step under an `OpTrace`. Work adds up over layers, so short models are enough: one more layer
-adds the same charges, whatever the depth. Bytes are followed too, as exactly as in the step itself.
-The optimizer is not traced: its charges are written down by kind.
+A fake model takes the step under an `OpTrace`. Work adds up over layers, so a short model is enough: each further layer
+adds the same charges, whatever the depth. Bytes are tracked as exactly as in the step itself. The optimizer is not
+traced: its charges are declared by kind.
 """
 
 from collections import Counter
@@ -33,10 +33,10 @@ from regard.models.checkpointing import set_checkpointing as forget
 
 @dataclass(frozen=True)
 class StepWork:
-    """Charges with how often each is made, and the most bytes held at once: early, until half of backward, and late.
+    """Charges with their counts, and the peak of bytes in two parts: early, until the middle of backward, and late.
 
-    Two maxima and not one, so that work adds up over layers: each of them grows by the same number of bytes with every
-    layer, but the larger of the two may be another one in a deeper model.
+    There are two maxima so that work adds up over layers: each grows by the same number of bytes with every layer,
+    while the larger of the two may change with the depth.
     """
 
     charges: Counter[OpCharge] = field(default_factory=Counter)
@@ -45,7 +45,8 @@ class StepWork:
 
     @property
     def peak(self) -> int:
-        """Between its ends backward frees and makes as much with each layer, so the peak is at one of them."""
+        """The peak of bytes: between its ends backward frees and allocates equally with each layer, so it is at one of
+        them."""
         return max(self.early, self.late)
 
     def plus(self, other: "StepWork", times: int = 1) -> "StepWork":
@@ -58,8 +59,8 @@ class StepWork:
 def measure_step_work(
     c: ModelConfig, batch: int, context: int, device: str = "cpu", compiled: bool = False, recompute: bool = False
 ) -> StepWork:
-    """Forward and backward of one batch; an encoder reads as many tokens as the decoder."""
-    if recompute:  # blocks run again in backward, one by one: the peak is of one block and does not add up over layers
+    """The work of forward and backward for one batch; an encoder reads as many tokens as the decoder."""
+    if recompute:  # blocks run again in backward, one by one: the peak is that of one block and does not add up
         return trace_step(c, batch, context, device, compiled, True)
     short, rest = map_trunks(c, shorten_trunk), map_trunks(c, lambda trunk: single_layer_trunk(trunk, 0, 1))
     found = trace_step(short, batch, context, device, compiled)
@@ -75,7 +76,7 @@ def measure_step_work(
 def layer_work(
     rest: ModelConfig, path: ConfigPath, one: Any, batch: int, context: int, device: str, compiled: bool
 ) -> StepWork:
-    """What a layer like that of `one` adds: two such layers less one, so that all else of the model cancels."""
+    """The work that one layer adds: that of two such layers less that of one, so that the rest of the model cancels."""
     first, second = (set_at(rest, path, single_layer_trunk(one, 0, depth)) for depth in (1, 2))
     return trace_step(second, batch, context, device, compiled).plus(
         trace_step(first, batch, context, device, compiled), -1
@@ -86,7 +87,7 @@ def layer_work(
 def trace_step(
     c: ModelConfig, batch: int, context: int, device: str, compiled: bool, recompute: bool = False
 ) -> StepWork:
-    """The work of one forward and backward on a fake model; remembered, since most layers of a model are alike."""
+    """The work of one forward and backward on a fake model; cached, since most layers of a model are equal."""
     made = build_fake_model(c, device)
     forget(made.model.train(), recompute)
     with made.mode, OpTrace(compiled) as record:
@@ -94,12 +95,12 @@ def trace_step(
         turn = len(record.curve)
         asked.backward()
     record.close()
-    half = (turn + len(record.curve)) // 2  # of backward, so that each of its two ends has a maximum of its own
+    half = (turn + len(record.curve)) // 2  # the middle of backward: each of its two ends has a maximum of its own
     return StepWork(record.charges, max(record.curve[:half]), max(record.curve[half:]))
 
 
 def fake_step_loss(out: Any) -> Tensor:
-    """Logits for every token are compared with the right ones, in fp32; of anything else the sum is as good."""
+    """A cross-entropy in fp32 for logits of every token; the sum for any other output."""
     first, *others = out if isinstance(out, tuple) else (out,)
     if first.dim() == 3:
         right = torch.zeros_like(first[..., 0], dtype=torch.long).flatten()
@@ -110,13 +111,13 @@ def fake_step_loss(out: Any) -> Tensor:
 
 
 def optimizer_work(c: ModelConfig, optimizer: OptimizerConfig, products: torch.dtype = torch.bfloat16) -> StepWork:
-    """What it takes to move the weights, gradients given; and the bytes that are held meanwhile.
+    """The work of the optimizer step, gradients given, and the bytes it holds meanwhile.
 
-    `products` is the type that Muon multiplies in, which a CPU may not have in 16 bits.
+    `products` is the dtype that Muon multiplies in, which is fp32 on a CPU without 16-bit products.
     """
     shape = meta_model(c)
     weights = list(shape.parameters())
-    masters = 4 * sum(weight.numel() for weight in weights if weight.dtype != torch.float32)  # their gradients, in fp32
+    masters = 4 * sum(weight.numel() for weight in weights if weight.dtype != torch.float32)  # their fp32 gradients
     if isinstance(optimizer, config.Adafactor):
         return adafactor_work(weights).plus(StepWork(late=masters))
     stacks = muon_shapes(shape) if isinstance(optimizer, config.Muon) else Counter[tuple[int, int]]()
@@ -129,7 +130,7 @@ def optimizer_work(c: ModelConfig, optimizer: OptimizerConfig, products: torch.d
 
 
 def adafactor_work(weights: list[nn.Parameter]) -> StepWork:
-    """Adafactor takes one weight after the other: its update is made, measured and applied, a few passes each."""
+    """Adafactor updates one weight after the other: each update is computed, measured and applied in a few passes."""
     charges: Counter[OpCharge] = Counter({("call", 1): 27 * len(weights)})
     for weight in weights:
         charges["plain.float32", 12 * weight.numel()] += 5  # two tensors read and one written, 4 bytes a number
@@ -137,7 +138,7 @@ def adafactor_work(weights: list[nn.Parameter]) -> StepWork:
 
 
 def muon_shapes(shape: nn.Module) -> Counter[tuple[int, int]]:
-    """The matrices in blocks by their rows and columns, as Muon stacks them; a fused map is several."""
+    """The matrices in blocks by rows and columns, as Muon stacks them; a fused linear counts as several."""
     found: Counter[tuple[int, int]] = Counter()
     for name, module in shape.named_modules():
         if isinstance(module, nn.Linear) and ".blocks." in f".{name}":
@@ -147,9 +148,9 @@ def muon_shapes(shape: nn.Module) -> Counter[tuple[int, int]]:
 
 
 def muon_bytes(stacks: Counter[tuple[int, int]], wide: int) -> int:
-    """Bytes that Muon holds at most: all directions in fp32, and what one stack after the other needs besides.
+    """The peak of bytes in Muon: all directions in fp32, and the needs of one stack after the other.
 
-    While a stack is turned, in numbers of `wide` bytes, the steps of the one before are still there, in fp32.
+    While a stack is orthogonalised, in numbers of `wide` bytes, the updates of the previous one still exist, in fp32.
     """
     before = most = 0
     for (a, b), n in stacks.items():
@@ -162,7 +163,7 @@ def muon_bytes(stacks: Counter[tuple[int, int]], wide: int) -> int:
 def newton_schulz_charges(
     n: int, a: int, b: int, rounds: int, products: torch.dtype = torch.bfloat16
 ) -> Counter[OpCharge]:  # fmt: skip
-    """Newton-Schulz on n matrices of a x b: three products a round, and what stands around them."""
+    """Newton-Schulz on n matrices of a x b: three products a round, and the operations around them."""
     found: Counter[OpCharge] = Counter()
     kind = str(products).removeprefix("torch.")
     for side in (b, a, b):
