@@ -113,7 +113,7 @@ class Engine:
             asked=request, on_token=hear, chooser=chooser, seed=seed, ids=ids, most=most, ring=self.line.ring
         )
         with self.line.condition:
-            self.check_open()
+            self.check_open()  # again, under the lock: the engine may have stopped meanwhile
             self.line.put(ticket)
         return ticket
 

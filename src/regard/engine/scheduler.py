@@ -136,6 +136,7 @@ class Scheduler:
         if not self.running:
             return
         ids, said = sample_rows(self.slots.logits, self.running, self.barred)
+        # a copy: `emit` frees the rows of finished requests
         for row, ticket in list(self.running.items()):
             self.emit(ticket, said[row])
         if self.running:

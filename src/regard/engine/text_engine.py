@@ -102,6 +102,7 @@ class TextEngine:
                 except QueueFull:
                     if not here:
                         raise  # other callers fill the engine
+                    # the queue is full of our own requests: finish the oldest and try again
                     self.finish(here.popleft())
             one.seed = here[-1].seed
         for ticket in here:

@@ -76,6 +76,7 @@ def sample_evenly(all: Callable[[], Iterable[ScoredRow]], limit: int | None) -> 
     if limit is None:
         return all()
     count = sum(1 for _ in all())
+    # the rows where the whole part of place·limit/count rises: `limit` of them, evenly spaced, or all
     return (row for place, row in enumerate(all()) if (place + 1) * limit // count > place * limit // count)
 
 

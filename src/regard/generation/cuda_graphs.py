@@ -1,6 +1,6 @@
 """CUDA graphs of the decode step and of prefill: the work of a GPU is captured once and replayed.
 
-    ids (B, 1) ── the model, over one cache ──► logits (B, V) ── argmax ──┬──► said (B,)
+    ids (B, 1) ── the model, over one cache ──► logits (B, V) ── argmax ──┬──► ids (B,)
         ▲                                                                │
         └────────────────────────────────────────────────────────────────┘  fed back, so a replay needs no input
 

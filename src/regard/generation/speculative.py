@@ -1,7 +1,7 @@
 """Speculative decoding: candidate tokens are proposed cheaply, and the model verifies them all in one forward pass.
 
     text         the  cat  sat │ on   the  mat  .       candidates
-    model says              on │ the  dog  ·    ·       its choice after each, from one pass
+    the model               on │ the  dog  ·    ·       its choice after each, from one pass
     kept                       │ on   the  dog          two candidates, and one token of its own
 
 Candidates come from a draft model with the same vocabulary and settings, or from prompt lookup:
@@ -104,6 +104,7 @@ class IncrementalReader:
         assert self.cache is not None
         seen = list(text[self.start :])
         same = len(self.held) if self.held == seen[: len(self.held)] else common_prefix(self.held, seen)
+        # at least one token is fed: its logits are wanted
         kept = min(same, len(seen) - 1)
         kept = kept if kept >= self.cache.first else 0  # tokens that attend to each other are fed together
         if kept < len(self.held):
@@ -228,6 +229,7 @@ class SpeculativeRow(DecodeSession):
 
     def verify_guesses(self, cache: KVCache) -> list[int | None]:
         """Verify the candidates in one forward pass: the accepted ones and one token more. The others are truncated."""
+        # the newest token is fed with the candidates, and each pass gives one token more than it accepts
         most = min(self.guess, cache.capacity - self.used - 1, self.left - 1)
         guesses = self.guesser.guess(self.sampler, max(most, 0), self.ends)
         ids = torch.tensor([[*self.last, *(id for id, _ in guesses)]], device=self.device)

@@ -93,6 +93,7 @@ class GrammarConstraint:
             raise RunError(f"{self.setting}: token {id} does not fit what was said before")
 
     def copy(self) -> "GrammarConstraint":
+        # without __init__, which would compile the grammar again
         other = object.__new__(GrammarConstraint)
         other.__dict__ |= self.__dict__ | {"matcher": self.matcher.deep_copy()}
         return other

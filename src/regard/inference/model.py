@@ -84,9 +84,10 @@ class Model(PretrainedMixin, HFCallMixin, PackableModel, core.Transformer):
         The settings are those of `config.SamplingParams`: max_new_tokens, temperature, top_k, stop, seed, ...; a
         `logit_bias` is {id or text: number}. With `num_beams` it is a beam search, with the settings of
         `config.BeamSearchParams`. An encoder-decoder also takes `source` ids (B, S) and `source_real`. With a
-        `draft_model`, or with `prompt_lookup` in the text so far, `num_speculative_tokens` are proposed at a time
-        (speculative decoding). The names of `transformers`, vLLM and OpenAI for these settings are accepted. Rows of
-        ids that end early are padded with their last token.
+        `draft_model`, or with `prompt_lookup` in the text so far, `num_speculative_tokens` are proposed at a time:
+        speculative decoding, which changes the speed and not the distribution of the output. The names of
+        `transformers`, vLLM and OpenAI for these settings are accepted. Rows of ids that end early are padded with
+        their last token.
         """
         settings = canonical_settings(settings)
         check_single_text(settings, "generate", "complete")

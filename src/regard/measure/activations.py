@@ -47,6 +47,7 @@ def activation_memory(c: ModelConfig, batch: int, context: int, kernel: str | No
         for layer in repeat_layers(twice.blocks[module_path(path)], get_at(c, path).depth)
     ]
     inside = sum(layer.kept for layer in layers)
+    # the second half of each doubled trunk stands for both: shared tensors, saved by the first half, count as outside
     outside = twice.kept - 2 * sum(block.kept for blocks in twice.blocks.values() for block in second_layers(blocks))
     if any(
         get_at(c, path).cross == "layerwise" for path in trunk_paths(c)
@@ -55,6 +56,7 @@ def activation_memory(c: ModelConfig, batch: int, context: int, kernel: str | No
     if not layers:  # a recurrent stack
         return ActivationMemory(twice.kept, twice.kept)
     inputs, most = sum(layer.input for layer in layers), max(layer.rest for layer in layers)
+    # checkpointed: the peak is at the end of forward, or at one block that is recomputed after the tail was freed
     return ActivationMemory(inside + outside, max(outside + inputs, outside - twice.tail + inputs + most))
 
 

@@ -58,6 +58,7 @@ class WorkerPool:
             async with asyncio.timeout(self.seconds):
                 return await asyncio.wrap_future(future)
         except TimeoutError:
+            # only a queued job can be cancelled: then the queue was too long, and not the job
             begun = not future.cancel()
             raise (self.late(self.seconds) if begun else queue_full_error(self.most)) from None
 
