@@ -1,8 +1,8 @@
-"""Config: every setting as a frozen dataclass, checked before anything is built; the standard library alone.
+"""Config: every setting as a frozen dataclass, checked before anything is built; imports the standard library only.
 
 `trunk`, `positions`, `masks`, `mixers`, `heads`, `inputs` and `model` describe a model, `tasks` and `tasks_nontext`
 what it is trained for, `train` and `recipe` a run, `generation` sampling and beam search; `reader` builds them from
-TOML, dotted overrides or nested dicts and writes them back; `errors` has the errors that are told in one sentence.
+TOML, dotted overrides or nested dicts and writes them back; `errors` has the user errors of one sentence.
 """
 
 from regard.config.errors import ConfigError, DataError, RunError, UserError

@@ -1,16 +1,16 @@
-"""Aliases: the names that settings have in `transformers`, torch, peft, OpenAI's API and in regard 0.1.0.
+"""Aliases of settings: their names in `transformers`, torch, peft, OpenAI's API and regard 0.1.0.
 
-An alias is accepted where it means the same (`train.learning_rate=3e-4` sets `train.optimizer.lr`), and what is written
-back is our name. A name that means something else elsewhere, or stands in another table, is answered with ours:
-`n_ctx: here it is train.context`. They are looked up before did-you-mean, for what is near in letters is often another
-thing ("hidden_size" is no "hidden").
+An alias is accepted where it means the same (`train.learning_rate=3e-4` sets `train.optimizer.lr`), and configs are
+written with our name. A name of another meaning, or of another table, raises an error with ours: `n_ctx: here it is
+train.context`. Aliases are looked up before did-you-mean, since similar spelling may be another setting ("hidden_size"
+is not "hidden").
 """
 
 import re
 from collections.abc import Container, Iterable
 from functools import cache
 
-# Names of other libraries, by the config class whose table they may stand in. Ours may be a path from that table.
+# Names of other libraries, by the config class in whose table they are accepted. Values may be paths from that table.
 ALIASES: dict[str, dict[str, str]] = {
     "Transformer": {  # the short keys of [model] in a recipe
         "dim": "hidden_size d_model n_embd embedding_dim model_dim emb_dim",
@@ -124,7 +124,7 @@ ALIASES: dict[str, dict[str, str]] = {
         "repetition_penalty": "repeat_penalty",
         "logit_bias": "sequence_bias",
     },
-    "Speculation": {  # keywords of generate beside the settings of a class
+    "Speculation": {  # keywords of generate besides the settings of a class
         "draft_model": "assistant_model",
         "prompt_lookup": "prompt_lookup_num_tokens",
         "num_speculative_tokens": "num_assistant_tokens",
@@ -225,7 +225,7 @@ RENAMED: dict[str, str] = {
     "WordTokenizer": "lower=lowercase fallback=byte_fallback",
 }  # fmt: skip
 
-# Values of regard 0.1.0, by the setting that has them. A value is read so where its setting knows the new one alone.
+# Values of regard 0.1.0 by setting; read so only where the setting accepts the new value and not the old one.
 RENAMED_VALUES: dict[str, dict[str, str]] = {
     "kind": {
         "next": "next_token", "masked": "masked_lm", "translate": "translation",
@@ -252,14 +252,14 @@ RENAMED_VALUES: dict[str, dict[str, str]] = {
     "kernel": {"cells": "window2d", "tiled": "tiled_flash", "steps": "native_decode"},
 }  # fmt: skip
 
-CURRENT: dict[str, Container[str]] = {}  # names of masks and of kernels today, those that a user has entered included
+CURRENT: dict[str, Container[str]] = {}  # current names of masks and kernels, including registered ones
 
-# Where the table of a class stands in a recipe, for answers.
+# The table of a class in a recipe, for error messages.
 PLACES = {
     "Transformer": "model", "Trunk": "model.trunk", "Attention": "model.trunk.attention", "Train": "train",
     "LoRA": "train.lora", "TextEmbedding": "model.embed", "Data": "data", "LearnedPosition": "model.trunk.position",
 }  # fmt: skip
-# Names that cannot be accepted, for they mean something else than the setting that does their work.
+# Names that are refused, since they mean something else than the setting for the same purpose.
 ANSWERS = {
     "n_ctx": "train.context", "max_length": "train.context", "model_max_length": "train.context",
     "adam_beta1": "train.optimizer.betas", "adam_beta2": "train.optimizer.betas", "beta1": "train.optimizer.betas",
@@ -285,13 +285,13 @@ SAMPLING_ANSWERS = {
 
 @cache
 def class_aliases(name: str) -> dict[str, str]:
-    """Every other name that a setting of this config class is read under, and ours for it."""
+    """All aliases of the settings of a config class, and our names."""
     elsewhere = {theirs: ours for ours, names in ALIASES.get(name, {}).items() for theirs in names.split()}
     return elsewhere | dict(pair.split("=") for pair in RENAMED.get(name, "").split())
 
 
 def canonical_value(setting: str, value: str, allowed: Iterable[str] | None = None) -> str:
-    """A value under its name of today: of a mask or a kernel each word, of a choice the whole, where it is allowed."""
+    """The current name of a value: of each word in a mask or kernel, of a whole choice, if it is allowed."""
     table = RENAMED_VALUES.get(setting, {})
     if setting in CURRENT:
         return "".join(
@@ -304,7 +304,7 @@ def canonical_value(setting: str, value: str, allowed: Iterable[str] | None = No
 
 @cache
 def settings_elsewhere() -> dict[str, str]:
-    """Names of other libraries, and the path of our setting in a recipe."""
+    """Names of other libraries, and the recipe path of our setting."""
     found = {
         theirs: f"{place}.{ours}"
         for cls, place in reversed(PLACES.items())
@@ -316,13 +316,13 @@ def settings_elsewhere() -> dict[str, str]:
 
 @cache
 def generation_aliases() -> dict[str, str]:
-    """Other names of all keywords of `generate`, and ours."""
+    """Aliases of all keywords of `generate`, and our names."""
     return class_aliases("BeamSearchParams") | class_aliases("SamplingParams") | class_aliases("Speculation")
 
 
 def suggest_word(name: str, known: Iterable[str], path: str = "") -> str:
-    """The clause "here it is train.optimizer.lr" for another library's name in a table at `path` that knows these
-    names; or nothing."""
+    """The clause "here it is train.optimizer.lr" for another library's name in a table at `path` with these known
+    settings; or ""."""
     there = set(known)
     plain = name.lstrip("-").replace("-", "_").lower()
     sampling = there & {"max_new_tokens", "--max-new-tokens"}

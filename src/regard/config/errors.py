@@ -1,9 +1,9 @@
-"""User errors: mistakes that a user can mend, each in one sentence; the command line turns them into exit codes.
+"""User errors: errors that a user can correct, each in one sentence; the command line turns them into exit codes.
 
     UserError
       ConfigError   2   a setting or an argument is wrong (also a ValueError)
       DataError     3   a text, a tokenizer or a checkpoint cannot be used (also a ValueError)
-      RunError      1   the run itself failed, with what there is saved (also a RuntimeError)
+      RunError      1   the run itself failed, its state is saved (also a RuntimeError)
 
 Any other exception is a bug in the library, and is reported as one: a plain ValueError too.
 """
@@ -17,7 +17,7 @@ from pathlib import Path
 
 
 class UserError(Exception):
-    """A mistake that the user can mend; the message is one sentence that says how."""
+    """An error that the user can correct; the message is one sentence that says how."""
 
 
 class ConfigError(UserError, ValueError):
@@ -25,15 +25,15 @@ class ConfigError(UserError, ValueError):
 
 
 class DataError(UserError, ValueError):
-    """A file or folder that is not what it should be."""
+    """A file or folder with wrong contents."""
 
 
 class RunError(UserError, RuntimeError):
-    """A run that could not go on."""
+    """A run that could not continue."""
 
 
 def unwritable_error(path: object, problem: OSError) -> RunError:
-    """What to say where the system refuses to write."""
+    """The error for a path that cannot be written."""
     reason = (problem.strerror or str(problem)).lower()
     if problem.errno in (errno.ENOSPC, errno.EDQUOT):
         reason += f", {free_disk_bytes(Path(str(path))) / 1e6:,.1f} MB are free"
@@ -41,25 +41,25 @@ def unwritable_error(path: object, problem: OSError) -> RunError:
 
 
 def free_disk_bytes(path: Path) -> int:
-    """Bytes that are left on the disk where a path is, or would be."""
+    """Free bytes on the disk of a path, which need not exist."""
     there = next((place for place in (path, *path.absolute().parents) if place.exists()), Path("/"))
     return shutil.disk_usage(there).free
 
 
 def is_out_of_memory(problem: BaseException) -> bool:
-    """Also torch's own, on the GPU and on the CPU, told apart without importing torch."""
+    """Whether an exception means lack of memory, on the GPU or the CPU; recognised without importing torch."""
     named = isinstance(problem, MemoryError) or type(problem).__name__ == "OutOfMemoryError"
     return named or (isinstance(problem, RuntimeError) and "can't allocate memory" in str(problem))
 
 
-LONGEST = 64  # letters of a name that may be mistyped: to compare takes time that grows with them
+LONGEST = 64  # longest name to compare: the time grows with its length
 
 
 def did_you_mean(name: str, table: Iterable[str]) -> str:
-    """The clause "; did you mean 'causal'?", or a bare ";" when no name in the table is near."""
+    """The clause "; did you mean 'causal'?", or ";" if no name in the table is similar."""
     if len(name) > LONGEST:
         return ";"
-    known = {each.lower(): each for each in table}  # capitals are no other word
+    known = {each.lower(): each for each in table}  # ignore case
     near = get_close_matches(name.lower(), list(known), n=1, cutoff=0.6)
     return f"; did you mean {known[near[0]]!r}?" if near else ";"
 
@@ -72,7 +72,7 @@ def name_some(names: Iterable[object], most: int = 3) -> str:
 
 
 def parse_call(text: str) -> tuple[str, tuple[int, ...]]:
-    """A name and its whole numbers: "topk(32)" is ("topk", (32,)), "auto" is ("auto", ())."""
+    """A name and its integer arguments: "topk(32)" is ("topk", (32,)), "auto" is ("auto", ())."""
     found = re.fullmatch(r"\s*(\w+)\s*(?:\(\s*(\d{1,9}(?:\s*,\s*\d{1,9})*)\s*\))?\s*", text, re.ASCII)
     if found is None:
         raise ConfigError(f"{text!r} is not a name, alone or with whole numbers such as topk(32)")

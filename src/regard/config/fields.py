@@ -1,7 +1,7 @@
-"""The `@config_class` decorator, and the checks that config classes make of their fields in `__post_init__`.
+"""The `@config_class` decorator, and field checks that config classes call in `__post_init__`.
 
-A config class is a frozen dataclass whose fields are given by keyword. Equality, hash and repr are the same for all
-and written once here: `dataclass` would compile them anew for each of ninety classes at every start.
+A config class is a frozen dataclass with keyword-only fields. Equality, hash and repr are written once here:
+`dataclass` would compile them for each of ninety classes at every start.
 """
 
 import math
@@ -12,7 +12,7 @@ from typing import Any, TypeVar, dataclass_transform
 
 from regard.config.errors import ConfigError, did_you_mean
 
-# What a run can be planned with; what lies beyond is a slip of the keys.
+# Largest plausible values; larger ones are typing errors.
 COST_LIMITS = {"tokens": (1, 1e30), "utilization": (1e-6, 1), "tokens_per_parameter": (1e-9, 1e9), "price": (0, 1e9)}
 
 
@@ -30,14 +30,14 @@ def check_minimum(least: float, **numbers: float | None) -> None:
 
 
 def check_concat_width(mode: str, width: int | None) -> None:
-    """A width of its own is for positions that stand beside the vectors, and they need one."""
+    """Concatenated positions need a width, other modes have none."""
     check_minimum(1, dim=width)
     if (mode == "concat") != (width is not None):
         raise ConfigError("dim: mode 'concat' needs it, and it is for that mode alone")
 
 
 def check_ranges(limits: dict[str, tuple[float, float]], settings: object) -> None:
-    """Each of these settings lies between its limits, or is not said."""
+    """Check that each of these settings is None or within its limits."""
     for name, (least, most) in limits.items():
         number = getattr(settings, name)
         if number is not None and not least <= number <= most:
@@ -51,14 +51,14 @@ def check_fraction(**numbers: float | None) -> None:
 
 
 def check_open_fraction(**numbers: float) -> None:
-    """A part that is neither nothing nor all."""
+    """Check that fractions are above 0 and below 1."""
     for name, number in numbers.items():
         if not 0 < number < 1:
             raise ConfigError(f"{name}: {number} is not a part between 0 and 1")
 
 
 def check_columns(**names: str | None) -> None:
-    """Each column has a name, and no two the same."""
+    """Check that each column has a name, and no two the same."""
     said = {name: column for name, column in names.items() if column is not None}
     for name, column in said.items():
         if not column:
@@ -80,7 +80,7 @@ def check_classes(classes: tuple[str, ...]) -> None:
 
 
 class NonTextEmbedding:
-    """What a front end that reads no text answers when asked for its ids."""
+    """The interface of a front end that reads no text, where ids are asked for."""
 
     @property
     def vocab(self) -> int:
@@ -100,7 +100,7 @@ T = TypeVar("T")
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 def config_class(cls: type[T]) -> type[T]:
-    """Make a class a setting."""
+    """Decorator for config classes."""
     kind: Any = dataclass(frozen=True, kw_only=True, eq=False, repr=False)(cls)
     for name, shared in {"__eq__": configs_equal, "__hash__": config_hash, "__repr__": config_repr}.items():
         if name not in vars(cls):

@@ -11,7 +11,7 @@ from regard.config.fields import check_fraction, check_minimum, config_class
 
 @config_class
 class LogitBias:
-    """One token made likelier or less likely: `bias` is added to its logit; minus infinity forbids it."""
+    """A logit bias: `bias` is added to the logit of one token; minus infinity forbids it."""
 
     token_id: int
     bias: float
@@ -24,12 +24,13 @@ class LogitBias:
 
 @config_class
 class SamplingParams:
-    """How the next token is chosen. Temperature 0 is greedy; `stop` strings end the text and are not part of it.
+    """Sampling parameters. Temperature 0 is greedy; `stop` strings end the text and are not part of it.
 
-    At most `max_new_tokens` tokens are made, and an end token only after `min_new_tokens` others. `repetition_penalty`
-    is paid for all tokens before, `frequency_penalty` (for each time) and `presence_penalty` (once) for those that were
-    said after the prompt. No run of `no_repeat_ngram_size` tokens comes twice. `logit_bias` may be given as {id:
-    number}. What is said matches the `regex`, or is JSON that keeps to the `json_schema`, itself a text in JSON.
+    At most `max_new_tokens` tokens are generated, and an end token only after `min_new_tokens` others.
+    `repetition_penalty` applies to all previous tokens, `frequency_penalty` (for each occurrence) and
+    `presence_penalty` (once) to those after the prompt. No n-gram of `no_repeat_ngram_size` tokens repeats.
+    `logit_bias` may be given as {id: number}. The text matches the `regex`, or is JSON that conforms to the
+    `json_schema`, given as JSON text.
     """
 
     max_new_tokens: int = 200
@@ -72,7 +73,7 @@ class SamplingParams:
 
 
 def normalize_logit_bias(bias: "Mapping[int, float] | tuple[LogitBias, ...]") -> tuple[LogitBias, ...]:
-    """Each token once, however they were given."""
+    """Each token once, in any form of input."""
     found = (
         tuple(LogitBias(token_id=id, bias=add) for id, add in bias.items())
         if isinstance(bias, Mapping)
@@ -102,21 +103,21 @@ def check_positive(**given: float) -> None:
             raise ConfigError(f"{name}: {number} must be more than zero; 1 changes nothing")
 
 
-STEEPEST = 10.0  # of length_penalty: beyond it the length alone decides, and soon no number holds the scores
+STEEPEST = 10.0  # of length_penalty: beyond it the score depends on the length only, and overflows
 
 
 @config_class
 class BeamSearchParams:
-    """The likeliest texts are looked for, `num_beams` beginnings at a time; the `num_return_sequences` of those that
-    ended are given.
+    """Beam search parameters: `num_beams` hypotheses are extended in parallel; the best `num_return_sequences` finished
+    ones are returned.
 
-    A text's score is log p / length^length_penalty, its length the tokens made, the end token among them: 0 compares
-    whole probabilities and favours short texts, 1 compares them a token, above 1 favours long texts. At most
-    `max_new_tokens` tokens are made, and the end token only after `min_new_tokens` others. `repetition_penalty`,
-    `no_repeat_ngram_size` and `logit_bias` mean what they do in SamplingParams; they change log p, as they do in
-    `transformers`. `early_stopping` says when a search that has as many ended texts as beams is over: at once (true),
-    as soon as the likeliest beginning is worse than all of them at its present length (false), or at any length
-    (never). These rules and the score are those of `transformers`.
+    A text's score is log p / length^length_penalty, its length the generated tokens including the end token: 0 compares
+    total probabilities and favours short texts, 1 compares the mean per token, above 1 favours long texts. At most
+    `max_new_tokens` tokens are generated, and the end token only after `min_new_tokens` others. `repetition_penalty`,
+    `no_repeat_ngram_size` and `logit_bias` are as in SamplingParams; they change log p, as in `transformers`.
+    `early_stopping` decides when a search with as many finished texts as beams ends: at once (true), as soon as the
+    best hypothesis is worse than all of them at its present length (false), or at any length (never). These rules and
+    the score are those of `transformers`.
     """
 
     max_new_tokens: int = 200

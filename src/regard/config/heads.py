@@ -17,10 +17,10 @@ def check_activation(name: str | None) -> None:
 
 @config_class
 class LMHead:
-    """Logits over the vocabulary; `transform` is BERT's extra dense layer, activation and norm before them.
+    """LM head: logits over the vocabulary; `transform` is BERT's extra dense layer, activation and norm before them.
 
-    Its `activation` is that of the trunk's feed-forward unless said. `vocab` is the number of logits where it is not
-    the embedding's: an image never says the token that it starts with.
+    Its `activation` defaults to that of the trunk's MLP. `vocab` is the number of logits if it differs from the
+    embedding's: an image model never predicts its start token.
     """
 
     kind: Literal["lm"] = "lm"
@@ -40,11 +40,10 @@ class LMHead:
 
 @config_class
 class PoolingHead:
-    """One vector for the whole sequence, from `pooling`; `out` is the width of a last map.
+    """One vector for the whole sequence, from `pooling`; `out` is the width of a final linear layer.
 
-    `dense` is a layer before it as BERT has it: a map, then the `activation`. With several `classifiers` so many
-    tokens, from the first on, have a last map each, and the answer is the mean of what they say (DeiT: Touvron et al.
-    2021).
+    `dense` is a layer before it as in BERT: a linear layer, then the `activation`. With several `classifiers`, each of
+    the first tokens has its own final layer, and the output is their mean (DeiT: Touvron et al. 2021).
     """
 
     kind: Literal["pooling"] = "pooling"
@@ -65,16 +64,16 @@ class PoolingHead:
 
 @config_class
 class NoHead:
-    """No head: the trunk's vectors themselves."""
+    """No head: the output is the trunk's vectors."""
 
     kind: Literal["none"] = "none"
 
 
 @config_class
 class PretrainingHead:
-    """Logits for every token and one vector for the whole, as BERT was trained: the model answers with the pair.
+    """BERT's pre-training head: logits for every token and one pooled vector; the output is the pair.
 
-    With a `lm` of kind "none" they are not logits but every token's own vector.
+    With a `lm` of kind "none" the first part is every token's vector instead of logits.
     """
 
     kind: Literal["pretraining"] = "pretraining"
@@ -84,9 +83,9 @@ class PretrainingHead:
 
 @config_class
 class TokenHead:
-    """`out` numbers for every token: the classes of a tag, or how well an answer begins and ends there (2).
+    """Token head: `out` numbers for every token, such as tag classes, or scores of an answer's start and end (2).
 
-    `dense` is a layer before them: a map, then the `activation`.
+    `dense` is a layer before them: a linear layer, then the `activation`.
     """
 
     kind: Literal["token"] = "token"

@@ -1,8 +1,8 @@
 """The mask expression language, parsed and checked: "causal & (window(64) | global_tokens(2))".
 
-A walker over Python's own syntax tree: names and whole numbers from a closed table, `&`, `|`, `~` and brackets.
-Nothing is ever evaluated. `regard.core.masks` turns the tree into masks; here it is only checked, so that a
-misspelt mask in a config is caught before torch is imported.
+It walks Python's own syntax tree: names and integers from a closed table, `&`, `|`, `~` and brackets. Nothing is
+evaluated. `regard.core.masks` turns the tree into masks; here it is only checked, so that a misspelt mask in a config
+is found before torch is imported.
 """
 
 import ast
@@ -29,7 +29,7 @@ LONGEST, DEEPEST, LARGEST = 1_000, 50, 2**31 - 1
 
 
 def check_mask(text: str) -> None:
-    """Raise a ValueError that says what is wrong with a mask expression."""
+    """Raise ValueError with what is wrong in a mask expression."""
     if len(text) > LONGEST or sum(text.count(sign) for sign in "~(-+") > DEEPEST:
         raise ConfigError(f"mask: more than {LONGEST} characters or {DEEPEST} brackets and signs are no mask")
     check_mask_node(parse_mask(text), text)
@@ -45,7 +45,7 @@ def parse_mask(text: str) -> ast.expr:
 
 
 def check_mask_argument(mask: str, name: str, number: object) -> None:
-    """Sizes and steps are at least one, other numbers at least zero; what is no number is not checked."""
+    """Check that sizes and steps are at least 1, other numbers at least 0; non-numbers are left alone."""
     least = 1 if name in ("size", "step") else 0
     if isinstance(number, int) and not least <= number <= LARGEST:
         raise ConfigError(f"mask: {mask} takes a {name} of {least} or more, and less than 2^31, got {number}")

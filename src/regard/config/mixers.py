@@ -1,10 +1,10 @@
-"""Config of mixers: the sublayer in the attention slot of a block, attention or what came before it.
+"""Config of mixers: the sublayer in the attention slot of a block, attention or an alternative.
 
-attention   every token attends to every token it may see           4·D² weights, whatever the length
-fc          a matrix of its own for every pair of positions         N²·D²
+attention   every token attends to every allowed token              4·D² weights, for any length
+fc          a matrix for every pair of positions                    N²·D²
 conv        one matrix for each of `size` neighbours                size·D²
 rnn         a state carried from token to token                     2·D² (rnn), 6·D² (gru), 8·D² (lstm)
-ssm         the same, linear, for each channel by itself            D² and a few for each channel
+ssm         the same, linear, for each channel separately           D² and a few for each channel
 graph       a mean over the neighbours of a node                    D²
 none        no exchange between tokens                              none
 """
@@ -18,14 +18,14 @@ from regard.config.inputs.graph import GraphConv
 
 @config_class
 class AttentionMixer:
-    """Attention, as the trunk's `attention` describes it."""
+    """Attention, configured by the trunk's `attention`."""
 
     kind: Literal["attention"] = "attention"
 
 
 @config_class
 class DenseMixer:
-    """Every place fully connected to every place, for texts of at most `max_length` tokens."""
+    """Fully connected layer over positions, for texts of at most `max_length` tokens."""
 
     kind: Literal["dense"] = "dense"
     max_length: int
@@ -36,8 +36,10 @@ class DenseMixer:
 
 @config_class
 class ConvMixer:
-    """A window of `kernel_size` places, `dilation` apart: the last ones under a causal mask, else those around. 1 sees
-    itself alone."""
+    """Convolution over `kernel_size` positions, `dilation` apart: previous ones under a causal mask, else both sides.
+
+    With size 1 a token sees only itself.
+    """
 
     kind: Literal["conv"] = "conv"
     kernel_size: int = 3
@@ -49,7 +51,7 @@ class ConvMixer:
 
 @config_class
 class RecurrentMixer:
-    """A recurrent layer; without a causal mask one of half the width each way."""
+    """A recurrent layer; without a causal mask bidirectional, each direction with half the width."""
 
     kind: Literal["recurrent"] = "recurrent"
     cell: Literal["rnn", "gru", "lstm"] = "gru"
@@ -57,7 +59,7 @@ class RecurrentMixer:
 
 @config_class
 class StateSpaceMixer:
-    """A diagonal linear state space with `state_dim` numbers for each channel (S4D: Gu et al. 2022)."""
+    """Diagonal linear state space model with `state_dim` numbers for each channel (S4D: Gu et al. 2022)."""
 
     kind: Literal["ssm"] = "ssm"
     state_dim: int = 16
@@ -70,18 +72,18 @@ class StateSpaceMixer:
 
 @config_class
 class NoMixer:
-    """Nothing: each token thinks alone."""
+    """No mixer: tokens do not exchange information."""
 
     kind: Literal["none"] = "none"
 
 
 Mixer = AttentionMixer | DenseMixer | ConvMixer | RecurrentMixer | StateSpaceMixer | NoMixer | GraphConv
 OLDER = (DenseMixer, ConvMixer, RecurrentMixer, StateSpaceMixer, NoMixer)
-PLACED = ("none", "sinusoidal", "learned", "onehot")  # positions on the token vectors themselves
+PLACED = ("none", "sinusoidal", "learned", "onehot")  # positions that are added to token vectors
 
 
 def check_mixer(mixer: Mixer, masks: tuple[str, ...], position: object, dim: int, residual: bool) -> None:
-    """What stands in attention's place honours the mask and the positions, or is refused."""
+    """Check that the mixer can honour the masks and the positions."""
     if not isinstance(mixer, OLDER):
         return
     for text in masks:

@@ -15,15 +15,14 @@ from regard.config.trunk import MLP, Norm, Trunk
 
 @config_class
 class RecurrentStack:
-    """A stack of recurrent layers (rnn, gru, lstm) or of convolutions (cnn) where a transformer has blocks.
+    """A recurrent stack: recurrent layers (rnn, gru, lstm) or convolutions (cnn) instead of transformer blocks.
 
-    `mask` says which way they read: causal from left to right, everything both ways, half of `dim` each. `embed_dim` is
-    that of the embeddings, if it is another. A cnn sees `kernel_size` places in a layer, `dilation` times further apart
-    in each next one, and adds what it finds to what was there. `dropout` is the rate on the embeddings, between layers
-    and at the end.
+    `mask` gives the direction: causal from left to right, full in both directions with half of `dim` each. `embed_dim`
+    is the width of the embeddings, if it differs. A cnn layer sees `kernel_size` positions, `dilation` times further
+    apart in each next layer, and is residual. `dropout` is the rate on the embeddings, between layers and at the end.
 
     A decoder reads its encoder by `cross`: fixed, one vector for a whole source (Cho et al. 2014); or additive, at each
-    step the places that suit the state before it (Bahdanau et al. 2015).
+    step the positions that match its state (Bahdanau et al. 2015).
     """
 
     kind: Literal["recurrent"] = "recurrent"
@@ -95,7 +94,7 @@ INITS = ("gpt2", "bert", "t5", "xavier", "vit", "zero_init")
 
 @config_class
 class Encoder:
-    """The reading side of an encoder-decoder; without an `embed` of its own it shares the decoder's."""
+    """The encoder of an encoder-decoder; without an `embed` of its own it shares the decoder's."""
 
     trunk: Stack = Trunk()
     embed: FrontEnd | None = None
@@ -103,7 +102,7 @@ class Encoder:
 
 @config_class
 class Transformer:
-    """A whole model: front end, trunk, head, and an encoder beside them if it translates."""
+    """A whole model: front end, trunk, head, and optionally an encoder."""
 
     kind: Literal["transformer"] = "transformer"
     embed: FrontEnd | MultimodalEmbedding = TextEmbedding()
@@ -150,10 +149,10 @@ class Transformer:
 
 @config_class
 class DualEncoder:
-    """Several models side by side whose pooled vectors are compared (CLIP: Radford et al. 2021).
+    """Dual encoder: several models whose pooled vectors are compared (CLIP: Radford et al. 2021).
 
-    Cosines are multiplied by a scale that is trained: it begins at `initial_scale` and never grows beyond `max_scale`.
-    Where one model is meant, for its words or its width, it is the tower that reads text.
+    Cosines are multiplied by a trained scale, which starts at `initial_scale` and stays below `max_scale`. Where a
+    single model is needed, for its vocabulary or width, it is the text tower.
     """
 
     kind: Literal["dual_encoder"] = "dual_encoder"
@@ -174,7 +173,7 @@ class DualEncoder:
 
     @property
     def text(self) -> Transformer:
-        """The tower that reads text; the last one if none does."""
+        """The text tower; the last one if none reads text."""
         return next((tower for tower in self.towers if isinstance(tower.embed, TextEmbedding)), self.towers[-1])
 
     @property

@@ -1,4 +1,4 @@
-"""Overrides: `trunk.depth=4` to a nested dict, by its dotted path; and tables joined, the later one winning."""
+"""Overrides: `trunk.depth=4` to a nested dict, by its dotted path; and merging of tables, the later one winning."""
 
 import tomllib
 from contextlib import suppress
@@ -8,7 +8,7 @@ from regard.config.errors import ConfigError
 
 
 def apply_override(given: dict[str, Any], line: str) -> Any:
-    """Sets one setting by its dotted path; where there is no table on the way, there is one afterwards."""
+    """Set one setting by its dotted path; missing tables on the way are created."""
     dotted, equals, value = line.partition("=")
     names = [name.strip() for name in dotted.split(".")]
     if not equals or not all(names):
@@ -22,7 +22,7 @@ def apply_override(given: dict[str, Any], line: str) -> Any:
 
 
 def replace_setting(given: dict[str, Any], change: dict[str, Any], depth: int | None) -> None:
-    """Sets the one setting that a change names, `depth` tables down or where the tables end; a table is set whole."""
+    """Replace the setting that a change names, `depth` tables down or at the leaves; a table is replaced as a whole."""
     [(name, value)] = change.items()
     if isinstance(value, dict) and depth != 0:
         if not isinstance(given.get(name), dict):
@@ -33,7 +33,7 @@ def replace_setting(given: dict[str, Any], change: dict[str, Any], depth: int | 
 
 
 def merge_tables(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
-    """Tables joined, the top one winning; a table of another `kind` replaces what was there."""
+    """Merge tables, the top one winning; a table of another `kind` replaces the one below."""
     joined = dict(base)
     for name, value in top.items():
         under = joined.get(name)
@@ -44,9 +44,9 @@ def merge_tables(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
 
 
 def parse_value(source: str) -> Any:
-    """A TOML value if it is one, otherwise the string itself, so that a shell needs no second quotes."""
+    """Parse a TOML value; anything else is a string, so that a shell needs no second quotes."""
     with suppress(ValueError, RecursionError):
         table = tomllib.loads(f"value = {source}")
-        if len(table) == 1:  # a line break in the source could bring in more keys
+        if len(table) == 1:  # a newline in the source could add more keys
             return table["value"]
     return source

@@ -9,10 +9,10 @@ from regard.config.inputs.graph import GraphDistanceBias
 
 @config_class
 class ConvLikePosition:
-    """A vector for each row and each column, and heads that begin as a convolution (Cordonnier et al. 2020).
+    """Position bias by learned row and column offsets: heads start as a convolution (Cordonnier et al. 2020).
 
-    Each head has a neighbour to look at and how sharply, both learned: what it adds to a score falls with the squared
-    distance from there. `grid` is rows and tokens in a row: of pixels whose channels are told one by one, [32, 96].
+    Each head has a learned offset and sharpness: its bias falls with the squared distance from that neighbour. `grid`
+    is rows and tokens in a row: for pixels with one token per channel, [32, 96].
     """
 
     kind: Literal["conv_like"] = "conv_like"
@@ -26,14 +26,14 @@ class ConvLikePosition:
 
 @config_class
 class NoPosition:
-    """No positions: the model sees a set."""
+    """No positions: the tokens are a set."""
 
     kind: Literal["none"] = "none"
 
 
 @config_class
 class SinusoidalPosition:
-    """Sines and cosines of the place, on one axis or several (channels shared out evenly)."""
+    """Sinusoidal positions, on one axis or several (channels divided evenly)."""
 
     kind: Literal["sinusoidal"] = "sinusoidal"
     mode: Literal["add", "concat", "qk"] = "add"
@@ -50,7 +50,7 @@ class SinusoidalPosition:
 
 @config_class
 class LearnedPosition:
-    """A trained vector for each place; one table for each axis when `length` names several."""
+    """Learned positions; one table for each axis when `length` names several."""
 
     kind: Literal["learned"] = "learned"
     mode: Literal["add", "concat", "qk"] = "add"
@@ -66,7 +66,7 @@ class LearnedPosition:
 
 @config_class
 class OneHotPosition:
-    """A one beside the token's vector in the channel of its place: reversible, and the width grows by `length`."""
+    """One-hot positions, concatenated to the token vectors: the width grows by `length`."""
 
     kind: Literal["onehot"] = "onehot"
     mode: Literal["concat"] = "concat"
@@ -78,11 +78,10 @@ class OneHotPosition:
 
 @config_class
 class RotaryPosition:
-    """q and k turned by an angle that grows with the place (Su et al. 2021).
+    """Rotary positions (RoPE): q and k are rotated by an angle proportional to the position (Su et al. 2021).
 
-    `scaling` names a published way to reach beyond the trained `original_length`: linear (Chen et al. 2023), dynamic
-    (base grows with the input), yarn (Peng et al. 2023), llama3, longrope (Ding et al. 2024, with `freq_factors` for
-    each pair).
+    `scaling` extends a model beyond its trained `original_length`: linear (Chen et al. 2023), dynamic (base grows with
+    the input), yarn (Peng et al. 2023), llama3, longrope (Ding et al. 2024, with `freq_factors` for each pair).
     """
 
     kind: Literal["rotary"] = "rotary"
@@ -111,14 +110,15 @@ class RotaryPosition:
 
 @config_class
 class AlibiPosition:
-    """Each head subtracts its own slope times the distance (Press et al. 2022)."""
+    """ALiBi: each head subtracts its own slope times the distance (Press et al. 2022)."""
 
     kind: Literal["alibi"] = "alibi"
 
 
 @config_class
 class T5Bias:
-    """A trained number for each head and bucket of distances, buckets growing logarithmically (Raffel et al. 2020)."""
+    """T5 bias: a trained number for each head and bucket of distances, buckets growing logarithmically (Raffel et al.
+    2020)."""
 
     kind: Literal["t5"] = "t5"
     num_buckets: int = 32
@@ -139,7 +139,8 @@ class T5Bias:
 
 @config_class
 class ShawPosition:
-    """A trained vector for each distance up to `max_distance`, added to the keys: q·(k + a) (Shaw et al. 2018)."""
+    """Shaw's relative positions: a trained vector for each distance up to `max_distance`, added to the keys: q·(k + a)
+    (Shaw et al. 2018)."""
 
     kind: Literal["shaw"] = "shaw"
     max_distance: int = 16
@@ -151,7 +152,8 @@ class ShawPosition:
 
 @config_class
 class RelativeBias:
-    """A trained number r for each head and offset: (q·k + r)/sqrt(d), or outside the scale as in Swin."""
+    """Relative bias: a trained number r for each head and offset: (q·k + r)/sqrt(d), or outside the scale as in
+    Swin."""
 
     kind: Literal["relative"] = "relative"
     max_distance: int = 16

@@ -5,8 +5,8 @@
 
 A setting is an int, float, bool, str, Literal, tuple[T, ...], another dataclass, or a union of these with one list at
 most. Among several dataclasses the field `kind` chooses. TOML has no null: "none" means None where None is allowed.
-A table given in part keeps the rest of its default: with `mlp: MLP = MLP(hidden=256)`, `mlp.bias=false` keeps the 256.
-Nothing is evaluated, and every mistake is a ConfigError that names the setting by its path.
+A partial table keeps the rest of its default: with `mlp: MLP = MLP(hidden=256)`, `mlp.bias=false` keeps the 256.
+Nothing is evaluated, and every error is a ConfigError that names the setting by its path.
 """
 
 import inspect
@@ -26,18 +26,18 @@ from regard.config.overrides import apply_override, replace_setting
 
 Config = TypeVar("Config")
 
-SIMPLE: dict[Any, tuple[str, str, dict[str, Any]]] = {  # one of them, many of them, their JSON schema
+SIMPLE: dict[Any, tuple[str, str, dict[str, Any]]] = {  # singular, plural, JSON schema
     int: ("a whole number", "whole numbers", {"type": "integer"}),
     float: ("a number", "numbers", {"type": "number"}),
     bool: ("true or false", "true and false", {"type": "boolean"}),
     str: ("a string in quotes", "strings", {"type": "string"}),
     NoneType: ("none", "nothing", {"enum": ["none", None]}),
 }
-WHOLE = range(-(2**63), 2**63)  # the whole numbers TOML promises to hold
+WHOLE = range(-(2**63), 2**63)  # the integers that TOML guarantees
 
 
 def read_toml(cls: type[Config], path: str | Path, overrides: Iterable[str] = ()) -> Config:
-    """The config in a TOML file, after overrides such as "trunk.depth=4" or "trunk.mask=causal & window(8)"."""
+    """Read a config from a TOML file, after overrides such as "trunk.depth=4" or "trunk.mask=causal & window(8)"."""
     given = canonical_tree(cls, parse_toml(read_file(path), path))
     for line in overrides:
         change = dict[str, Any]()
@@ -55,7 +55,7 @@ def read_toml(cls: type[Config], path: str | Path, overrides: Iterable[str] = ()
 def read_file(path: str | Path) -> str:
     try:
         if Path(path).exists() and not (Path(path).is_file() or Path(path).is_dir()):
-            raise ValueError("not a regular file")  # to read a pipe or a device may never end
+            raise ValueError("not a regular file")  # reading a pipe or a device may never end
         return Path(path).read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as problem:
         line = problem.object.count(b"\n", 0, problem.start) + 1
@@ -77,16 +77,16 @@ def parse_toml(source: str, path: str | Path) -> dict[str, Any]:
 
 
 def from_dict(cls: type[Config], tree: Any, path: str = "") -> Config:
-    """The config that a nested dict describes; `path` is where the dict stands in a larger one."""
+    """Build the config of a nested dict; `path` is its place in a larger one."""
     made: Config = convert_value(cls, canonical_tree(cls, tree, path), path)
     return made
 
 
 def canonical_tree(kind: Any, given: Any, path: str = "") -> Any:
-    """What was given with our names for its settings and kinds, where it has other ones (`regard.config.aliases`).
+    """The input with aliases of settings and kinds replaced by our names (`regard.config.aliases`).
 
-    A table may be incomplete, as overrides are: where nothing says its kind, a name is read by any kind that knows it,
-    if they agree. Mistakes are left as they are, for the reader to name.
+    A table may be incomplete, as in overrides: without a `kind`, an alias is resolved by all kinds that know it, if
+    they agree. Errors are left for the reader to report.
     """
     allowed = union_members(kind)
     if isinstance(given, list | tuple):
@@ -106,7 +106,7 @@ def canonical_tree(kind: Any, given: Any, path: str = "") -> Any:
 
 
 def alias_target(name: Any, classes: list[Any]) -> str:
-    """Our name for a setting of one of these classes, from their table on; nothing where it is ours, or not known."""
+    """Our name for a setting of one of these classes, as a path from their table; "" if it is ours or unknown."""
     if any(name in field_types(cls) for cls in classes):
         return ""
     targets = {class_aliases(cls.__name__).get(name, "") for cls in classes} - {""}
@@ -126,7 +126,7 @@ def set_by_alias(found: dict[str, Any], alias: str, ours: str, value: Any, path:
 
 
 def canonical_setting(name: str, value: Any, classes: list[Any], path: str) -> Any:
-    """The value of one setting, with our words in it."""
+    """The value of one setting, with aliases replaced."""
     kinds = [field_types(cls)[name] for cls in classes if name in field_types(cls)]
     if not kinds:
         return value
@@ -140,7 +140,7 @@ def canonical_setting(name: str, value: Any, classes: list[Any], path: str) -> A
 
 
 def convert_value(kind: Any, given: Any, path: str, default: Any = None) -> Any:
-    """What was given, as a value of the annotation `kind`."""
+    """Convert the input to the annotation `kind`."""
     allowed = union_members(kind)
     parts = [option for option in allowed if is_dataclass(option)]
     lists = [option for option in allowed if get_origin(option) is tuple]
@@ -156,16 +156,16 @@ def convert_value(kind: Any, given: Any, path: str, default: Any = None) -> Any:
     raise path_error(path, explain_wrong_type(kind, given))
 
 
-EXTRA_KINDS: dict[Any, list[Any]] = {}  # config classes of users, by one of ours in whose unions they may stand
+EXTRA_KINDS: dict[Any, list[Any]] = {}  # users' config classes, by the built-in class in whose unions they are accepted
 
 
 def register_kind(cls: type, beside: type) -> None:
-    """Lets a frozen dataclass of your own, with a `kind`, stand wherever `beside` may among others."""
+    """Accept your own frozen dataclass, with a `kind`, wherever `beside` is accepted in a union."""
     EXTRA_KINDS[beside] = [each for each in EXTRA_KINDS.get(beside, []) if each.__name__ != cls.__name__] + [cls]
 
 
 def union_members(kind: Any) -> tuple[Any, ...]:
-    """The members of a union, with those that were entered beside them; anything else is a union of one."""
+    """The members of a union, with those registered beside them; any other type is a union of one."""
     several = get_origin(kind) in (Union, UnionType)
     found = get_args(kind) if several else (kind,)
     found += tuple(own for option in found if several for own in EXTRA_KINDS.get(option, ()))
@@ -181,9 +181,9 @@ def accepts_value(option: Any, given: Any) -> bool:
         return any(given == word and type(given) is type(word) for word in get_args(option))
     if type(given) is int:
         return option in (int, float) and given in WHOLE
-    if type(given) is str:  # a lone surrogate, from odd bytes on a command line, could not be saved
+    if type(given) is str:  # a lone surrogate, from undecodable bytes on a command line, could not be saved
         return option is str and given.encode(errors="ignore").decode() == given
-    return type(given) is option and given == given  # nan is no setting: it differs even from itself
+    return type(given) is option and given == given  # refuse NaN, which is not even equal to itself
 
 
 def select_kind(parts: list[Any], given: dict[str, Any], path: str, default: Any) -> Any:
@@ -199,7 +199,7 @@ def select_kind(parts: list[Any], given: dict[str, Any], path: str, default: Any
 
 
 def build_dataclass(cls: Any, given: dict[str, Any], path: str, default: Any, parts: list[Any]) -> Any:
-    """A dataclass from its table; what is not given comes from `default`, if that is one of the same kind."""
+    """Build a dataclass from its table; missing settings come from `default`, if that has the same kind."""
     kinds = field_types(cls)
     start = {name: getattr(default, name) for name in kinds} if type(default) is cls else field_defaults(cls)
     values = dict(start)
@@ -219,7 +219,7 @@ def build_dataclass(cls: Any, given: dict[str, Any], path: str, default: Any, pa
 
 @cache
 def field_types(cls: Any) -> dict[str, Any]:
-    """The annotation of each field; found out once, for it is asked of every part of every config."""
+    """The annotation of each field; cached, since it is needed for every part of every config."""
     hints = get_type_hints(cls)
     return {field.name: hints[field.name] for field in fields(cls)}
 
@@ -239,7 +239,7 @@ def path_error(path: str, message: str) -> ConfigError:
 
 
 def explain_unknown_key(name: str, cls: Any, parts: list[Any], path: str = "") -> str:
-    """Why a table has no such setting: it is another kind's, or a slip of the pen."""
+    """Why a table has no such setting: it belongs to another kind, or is a typing error."""
     for part in parts:
         if name in field_types(part):
             theirs, ours = (" or ".join(get_args(field_types(one)["kind"])) for one in (part, cls))
@@ -261,7 +261,7 @@ def explain_wrong_type(kind: Any, given: Any) -> str:
 
 
 def describe_type(kind: Any) -> list[str]:
-    """What may be given, in words, one for each choice."""
+    """The allowed input in words, one for each choice."""
     found: list[str] = []
     for option in union_members(kind):
         if option in SIMPLE:
@@ -277,7 +277,8 @@ def describe_type(kind: Any) -> list[str]:
 
 
 def to_dict(config: Any, path: str = "") -> dict[str, Any]:
-    """The config as nested dicts of plain values, defaults included; refuses what would not read back the same."""
+    """The config as nested dicts of plain values, defaults included; raises for values that would not read back
+    equal."""
     written = {}
     cls: Any = type(config)
     for name, kind in field_types(cls).items():
@@ -311,7 +312,7 @@ def to_toml(config: Any) -> str:
 
 
 def toml_lines(table: dict[str, Any], path: str = "") -> Iterator[str]:
-    """A table's own settings, then the tables in it: below a [header] there is no way back up."""
+    """A table's own settings first, then its nested tables: TOML cannot return to a table after a [header]."""
     inner = {name: value for name, value in table.items() if isinstance(value, dict) or holds_tables(value)}
     yield from (f"{name} = {toml_literal(value)}" for name, value in table.items() if name not in inner)
     for name, value in inner.items():
@@ -331,7 +332,7 @@ def toml_literal(value: Any) -> str:
     if isinstance(value, list):
         return f"[{', '.join(toml_literal(item) for item in value)}]"
     if isinstance(value, float):
-        return repr(value)  # which spells inf as TOML does
+        return repr(value)  # spells inf as TOML does
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # TOML escapes what JSON does, and DEL
 
 
@@ -343,7 +344,7 @@ def json_schema(cls: Any) -> dict[str, Any]:
 
 
 def schema_of_type(kind: Any, parts: dict[str, Any], default: Any = None) -> dict[str, Any]:
-    """The schema of one annotation. What is required stands here and not in $defs: a default fills it in."""
+    """The schema of one annotation. `required` is here and not in $defs, since it depends on the default."""
     members = [option for option in union_members(kind) if is_dataclass(option)]
     chooses = ["kind"] if len(members) > 1 else []
     shapes = []
@@ -364,7 +365,7 @@ def schema_of_member(option: Any, parts: dict[str, Any]) -> dict[str, Any]:
     if get_origin(option) is tuple:
         return {"type": "array", "items": schema_of_type(get_args(option)[0], parts)}
     if option.__name__ not in parts:
-        parts[option.__name__] = {}  # holds the place, should the part contain itself
+        parts[option.__name__] = {}  # placeholder, in case the class contains itself
         parts[option.__name__] = schema_of_dataclass(option, parts)
     return {"$ref": f"#/$defs/{option.__name__}"}
 
@@ -374,7 +375,7 @@ def schema_of_dataclass(cls: Any, parts: dict[str, Any]) -> dict[str, Any]:
     properties = {name: schema_of_type(kind, parts, known.get(name)) for name, kind in kinds.items()}
     return {
         "type": "object",
-        "description": "" if about.startswith(f"{cls.__name__}(") else about,  # what dataclass writes itself
+        "description": "" if about.startswith(f"{cls.__name__}(") else about,  # the docstring that dataclass generates
         "properties": {n: p | ({"default": to_plain(known[n])} if n in known else {}) for n, p in properties.items()},
         "additionalProperties": False,
     }

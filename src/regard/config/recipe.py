@@ -3,7 +3,7 @@
     [data]   source = "shakespeare"        [model]  preset = "gpt2"  dim = 128  depth = 4  heads = 4
     [tokenizer]   kind = "char"                 [train]  steps = 2000  batch = 12  context = 64
 
-Defaults are the lecture's: batches of 32, learning rate 1e-4 after 4,000 steps of warm-up.
+Defaults: batches of 32, learning rate 1e-4 after 4,000 steps of warm-up, as in the lecture that the package follows.
 """
 
 from typing import Literal
@@ -15,10 +15,10 @@ from regard.config.tasks import NextToken, Task
 from regard.config.train import Train
 from regard.config.trunk import Trunk
 
-PACKAGED_TEXTS = ("shakespeare",)  # texts that come with the package
-# What a run that goes on may have otherwise.
+PACKAGED_TEXTS = ("shakespeare",)  # packaged texts
+# Settings that may change when a run resumes.
 RESUMABLE_SETTINGS = ("train.steps", "train.epochs", "train.minutes", "train.parallel", "train.snapshots")
-PRESETS = (  # sentences that a recipe may begin from; `regard.zoo` holds them
+PRESETS = (  # presets that a recipe may start from; their files are in `regard.zoo`
     "transformer-base", "transformer-big", "bert-base", "bert-large", "roberta-base", "distilbert", "albert-base",
     "electra-small", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "gpt3-125m", "gpt3-350m", "gpt3-760m",
     "gpt3-1.3b", "gpt3-2.7b", "gpt3-6.7b", "gpt3-13b", "gpt3-175b", "llama-7b", "llama3-8b", "smollm2-135m",
@@ -32,13 +32,13 @@ PRESETS = (  # sentences that a recipe may begin from; `regard.zoo` holds them
 
 @config_class
 class Data:
-    """Where texts and records come from: packaged ones by name, files, folders, patterns, "-" (standard input), or
-    "a.en + a.fr" (files whose lines belong together), "toy:sort(20)" (made), "hf:owner/name:split" (fetched).
+    """The data of a recipe: packaged sets by name, files, folders, patterns, "-" (standard input), "a.en + a.fr"
+    (parallel files), "toy:sort(20)" (generated), "hf:owner/name:split" (downloaded).
 
-    `validation` is the part kept back, or sources of their own: of a text its end, of records those that a hash of what
-    they ask chooses. A text is looked for in the `text_column` of records; `column_names` names those of files that do
-    not name theirs; with `blank_line_ends_document`, an empty line ends a document in a text that is read as records. A
-    `on_bad_record` record stops, or is passed over and counted.
+    `validation` is the held-out share, or separate sources: of a text its end, of records those selected by a hash of
+    their input. Text is read from the `text_column` of records; `column_names` names the columns of files without a
+    header; with `blank_line_ends_document`, an empty line ends a document in a text that is read as records.
+    `on_bad_record` raises an error, or skips and counts bad records.
     """
 
     source: str | tuple[str, ...] = "shakespeare"
@@ -64,19 +64,20 @@ class Data:
 
     @property
     def validations(self) -> tuple[str, ...]:
-        """The sources that are only for validation."""
+        """The sources used only for validation."""
         own = self.validation
         return own if isinstance(own, tuple) else (own,) if isinstance(own, str) else ()
 
 
-# What becomes of a special token that is written in a text: that token, for rendered chats and the like; or text like
-# any other.
+# Special tokens written in a text: "parse" makes them special tokens, for rendered chats and the like; "plain" treats
+# them as ordinary text.
 Specials = Literal["plain", "parse"]
 
 
 @config_class
 class CharTokenizer:
-    """One token a character of the training text; others become bytes, or are refused without the `byte_fallback`."""
+    """Character tokenizer: one token per character of the training text; others become bytes, or are refused without
+    `byte_fallback`."""
 
     kind: Literal["char"] = "char"
     byte_fallback: bool = True
@@ -85,7 +86,7 @@ class CharTokenizer:
 
 @config_class
 class ByteTokenizer:
-    """One token a byte of UTF-8: 256, and no text that cannot be said."""
+    """Byte tokenizer: one token per byte of UTF-8, 256 in all, for any text."""
 
     kind: Literal["byte"] = "byte"
     specials: Specials = "plain"
@@ -93,7 +94,8 @@ class ByteTokenizer:
 
 @config_class
 class WordTokenizer:
-    """The most frequent words and marks, spaces apart; others become bytes, or <unk> without the `byte_fallback`."""
+    """Word tokenizer: the most frequent words and marks, spaces separate; others become bytes, or <unk> without
+    `byte_fallback`."""
 
     kind: Literal["word"] = "word"
     vocab: int = 8192
@@ -107,7 +109,7 @@ class WordTokenizer:
 
 @config_class
 class SubwordTokenizer:
-    """Pieces of words: byte-level BPE (GPT-2), WordPiece (BERT), Unigram (T5); all fall back to bytes."""
+    """Subword tokenizer: byte-level BPE (GPT-2), WordPiece (BERT), Unigram (T5); all fall back to bytes."""
 
     kind: Literal["bpe", "wordpiece", "unigram"] = "bpe"
     vocab: int = 8192
@@ -135,9 +137,9 @@ Tokenizer = CharTokenizer | ByteTokenizer | WordTokenizer | SubwordTokenizer | T
 
 @config_class
 class Report:
-    """What report.html shows: samples after `prompt` at each temperature, and the heads looking at `sentence`.
+    """Contents of report.html: samples after `prompt` at each temperature, and attention maps of `sentence`.
 
-    Without a prompt samples begin with a line break, or as the text does; without a sentence heads read the samples.
+    Without a prompt samples start with a line break, or as the text does; without a sentence the maps use the samples.
     """
 
     prompt: str | None = None
@@ -155,7 +157,7 @@ class Report:
 
 @config_class
 class Recipe:
-    """One experiment: everything a run needs, in one file."""
+    """A recipe: everything that a run needs, in one file."""
 
     data: Data = Data()
     tokenizer: Tokenizer = CharTokenizer()

@@ -3,10 +3,10 @@
 kind                  reads                      predicts                                    a model with
 next_token            input                      the next token, at every position           causal, head lm
 masked_lm             input                      the masked tokens (masked LM)               head lm (or pretraining)
-translation           source, target             the target, token by token                  an encoder beside it
-span_corruption       input                      the spans that were cut out (T5)            an encoder beside it
-text_infilling        input                      the whole text, from one with holes (BART)  an encoder beside it
-prefix_lm             input                      the continuation (prefix LM)                an encoder beside it
+translation           source, target             the target, token by token                  an encoder
+span_corruption       input                      the masked spans (T5)                       an encoder
+text_infilling        input                      the whole text, from one with masks (BART)  an encoder
+prefix_lm             input                      the continuation (prefix LM)                an encoder
 classification        input, input_pair, label   a class                                     head pooling
 regression            input, input_pair, label   a number                                    head pooling
 token_classification  words, labels              a class for every word                      head token
@@ -34,7 +34,7 @@ DecoderStart = Literal["auto", "bos", "pad", "eos"]  # the special token before 
 
 @config_class
 class NextToken:
-    """The next token at every place at once."""
+    """Next-token prediction at every position."""
 
     kind: Literal["next_token"] = "next_token"
     input: str = "text"
@@ -45,12 +45,12 @@ class NextToken:
 
 @config_class
 class MaskedLM:
-    """Some tokens hidden, to be told from both sides (BERT: Devlin et al. 2019).
+    """Masked LM: predict masked tokens from both sides (BERT: Devlin et al. 2019).
 
-    Of the tokens a part of `rate` is chosen; of these a part of `mask_replace_prob` becomes the mask token, of
-    `random_replace_prob` any other token, and the rest stays as it is. `whole_words` chooses all pieces of a word or
-    none. With `next_sentence` the text is a document, a sentence a line (or a list of them), and the model also tells
-    whether two parts follow each other.
+    A fraction `rate` of the tokens is selected; of these a fraction `mask_replace_prob` becomes the mask token,
+    `random_replace_prob` any other token, and the rest stays unchanged. `whole_words` selects all tokens of a word or
+    none. With `next_sentence` the text is a document with a sentence on each line (or a list), and the model also
+    predicts whether two parts are consecutive.
     """
 
     kind: Literal["masked_lm"] = "masked_lm"
@@ -77,10 +77,10 @@ class MaskedLM:
 
 @config_class
 class Translation:
-    """One text from another, word by word, each word told what stood before it (teacher forcing).
+    """Translation of one text to another, token by token, with teacher forcing.
 
-    `label_smoothing` gives that part of the certainty to all other words (Vaswani et al. 2017). `decoder_start` is the
-    special token that a target begins with: auto is the tokenizer's start, or pad (T5, Marian), or end.
+    `label_smoothing` moves that fraction of the target probability to all tokens (Vaswani et al. 2017). `decoder_start`
+    is the special token before a target: auto is the tokenizer's start, or pad (T5, Marian), or end.
     """
 
     kind: Literal["translation"] = "translation"
@@ -96,11 +96,11 @@ class Translation:
 
 @config_class
 class SpanCorruption:
-    """Spans of about `mean_span_length` tokens cut out, a numbered sentinel for each; they are told one after the other
-    (T5).
+    """Span corruption (T5): spans of about `mean_span_length` tokens are removed, each replaced by a numbered sentinel,
+    and listed in the target.
 
-    A part of `rate` of the tokens goes. Sentinels are the tokenizer's <extra_id_0>, <extra_id_1>, ... (Raffel et al.
-    2020); one that has none gets as many as are said here.
+    A fraction `rate` of the tokens is removed. Sentinels are the tokenizer's <extra_id_0>, <extra_id_1>, ... (Raffel et
+    al. 2020); a tokenizer without them gets as many as configured here.
     """
 
     kind: Literal["span_corruption"] = "span_corruption"
@@ -119,8 +119,8 @@ class SpanCorruption:
 
 @config_class
 class TextInfilling:
-    """Spans of Poisson(`mean_span_length`) tokens, one mask for each whatever its length, none included; all is told
-    (BART)."""
+    """Text infilling (BART): spans of Poisson(`mean_span_length`) tokens, also empty ones, are each replaced by one
+    mask; the target is the whole text."""
 
     kind: Literal["text_infilling"] = "text_infilling"
     input: str = "text"
@@ -136,7 +136,8 @@ class TextInfilling:
 
 @config_class
 class PrefixLM:
-    """A text cut at a random place: the encoder reads what is before, the decoder tells what is after."""
+    """Prefix LM: a text is split at a random position; the encoder reads the first part, the decoder predicts the
+    second."""
 
     kind: Literal["prefix_lm"] = "prefix_lm"
     input: str = "text"
@@ -151,7 +152,8 @@ class PrefixLM:
 
 @config_class
 class Classification:
-    """Which of the `classes` a text is, or a pair of texts; without classes they are found in the training data."""
+    """Text classification into one of `classes`, for a text or a pair; without classes they come from the training
+    data."""
 
     kind: Literal["classification"] = "classification"
     input: str = "text"
@@ -166,7 +168,7 @@ class Classification:
 
 @config_class
 class Regression:
-    """A number for a text, or for a pair of texts."""
+    """Text regression: a number for a text or a pair."""
 
     kind: Literal["regression"] = "regression"
     input: str = "text"
@@ -179,7 +181,8 @@ class Regression:
 
 @config_class
 class TokenClassification:
-    """A class for every word: two lists, or two strings with spaces between. A word's first piece carries its label."""
+    """Token classification: a class for every word, as two lists or two strings with spaces. A word's first token
+    carries its label."""
 
     kind: Literal["token_classification"] = "token_classification"
     words: str = "words"
@@ -193,10 +196,10 @@ class TokenClassification:
 
 @config_class
 class QuestionAnswering:
-    """Where in the context the answer to a question stands (SQuAD: Rajpurkar et al. 2016).
+    """Extractive question answering: the span of the context that answers (SQuAD: Rajpurkar et al. 2016).
 
-    `answer_start` is the column with the answer's first character; none: where it stands first. An empty answer: there
-    is none. A context too long to be read at once is read in windows, `doc_stride` tokens apart; an answer has at most
+    `answer_start` is the column with the answer's first character; none: its first occurrence. An empty answer means
+    that there is none. A long context is read in windows, `doc_stride` tokens apart; an answer has at most
     `max_answer_tokens` tokens.
     """
 

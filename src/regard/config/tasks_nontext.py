@@ -1,7 +1,7 @@
 """Config of other tasks: contrastive, captioning, text-to-image, next pixel, node classification, forecasting.
 
 kind           reads        predicts                                      a model with
-contrastive    image, text  which image of a batch belongs to which text  two towers
+contrastive    image, text  which image of a batch matches which text    two towers
 captioning     image, text  the text, token by token                      an encoder, or embed.kind multimodal
 text_to_image  text, image  the image after the text, pixel by pixel      one causal trunk
 next_pixel     input        the next value, at every position             causal, head lm
@@ -16,16 +16,15 @@ from regard.config.inputs.image import PixelEmbedding
 
 @config_class
 class Forecasting:
-    """The rows that come next in a table of numbers, a row a moment.
+    """Forecasting: the next rows of a table of numbers, one row per time step.
 
-    `date_column` is the column that says when (none: rows are evenly apart), `columns` are those that are read and told
-    (none named: all others). Where a cell is empty or a row missing, `fill_gaps` refuses it, repeats the last value, or
-    draws a line to the next one.
+    `date_column` is the time column (none: rows are evenly spaced), `columns` are those read and predicted (none named:
+    all others). `fill_gaps` refuses an empty cell or missing row, repeats the last value, or interpolates linearly.
 
-    `split` is how many rows, one after the other, are to train, to validate and to test on; without it the end of the
-    table is kept back as data.validation says. `eval_split` is which of them are asked to validate and to evaluate.
-    Numbers are standardised by the training rows; the loss is the mean square of what is missed, its size (mae), or the
-    square where it is below 1 and the size beyond (huber).
+    `split` gives the numbers of consecutive rows for training, validation and test; without it the end of the table is
+    held out as data.validation says. `eval_split` is the part for validation and evaluation. Numbers are standardised
+    by the training rows; the loss is the mean squared error, the absolute error (mae), or a mixture that is squared
+    below 1 and absolute beyond (huber).
     """
 
     kind: Literal["forecasting"] = "forecasting"
@@ -48,10 +47,10 @@ class Forecasting:
 
 @config_class
 class NodeClassification:
-    """Which of the `classes` each node of one graph is; without classes they are found in the graph.
+    """Node classification in one graph; without `classes` they come from the graph.
 
-    The whole graph is read in every step, and the nodes of its part "train" alone teach (Kipf and Welling 2017).
-    `eval_split` are the nodes that are asked to validate and to evaluate.
+    The whole graph is read in every step, and only nodes of split "train" have labels in training (Kipf and Welling
+    2017). `eval_split` are the nodes for validation and evaluation.
     """
 
     kind: Literal["node_classification"] = "node_classification"
@@ -65,13 +64,14 @@ class NodeClassification:
 
 @config_class
 class Contrastive:
-    """Which picture goes with which text: each is told from all others of its batch (CLIP: Radford et al. 2021).
+    """Contrastive image-text task: each image is matched with its text among those of the batch (CLIP: Radford et al.
+    2021).
 
-    With `phrase_list` a text is a list with commas between, of which a training batch reads some, in any order and
-    drawn anew each time: so few pairs teach more, and a single word is a text like others.
+    With `phrase_list` a text is a comma-separated list, of which a training batch reads a random sample in random
+    order: a few pairs then teach more, and single words are valid texts.
 
-    With a `label` an evaluation also sorts pictures into classes without having been trained to (zero-shot): the text
-    of a class is its name in the `prompt`. Without `classes` they are found in the training data.
+    With a `label` evaluation also classifies images zero-shot: the text of a class is its name in the `prompt`. Without
+    `classes` they come from the training data.
     """
 
     kind: Literal["contrastive"] = "contrastive"
@@ -95,7 +95,7 @@ class Contrastive:
 
 @config_class
 class Captioning:
-    """The text that goes with a picture, each word told what stood before it; `label_smoothing` as in translate."""
+    """Captioning: the text of an image, with teacher forcing; `label_smoothing` as in translation."""
 
     kind: Literal["captioning"] = "captioning"
     image: str = "image"
@@ -109,11 +109,11 @@ class Captioning:
 
 @config_class
 class TextToImage:
-    """The picture that goes with a text: one sequence of words, then of colours (DALL-E: Ramesh et al. 2021).
+    """Text-to-image: one sequence of text tokens, then colours (DALL-E: Ramesh et al. 2021).
 
-    `pixels` say how a picture becomes ids: its grid, and its palette, whose colours are learned from the training data
-    where none are said. The words themselves are asked too, and weigh `text_loss_weight` of the whole. `phrase_list` as
-    in contrast.
+    `pixels` defines how an image becomes ids: its grid, and its palette, whose colours are learned from the training
+    data if none are given. The text tokens are predicted too, with weight `text_loss_weight`. `phrase_list` as in
+    contrastive.
     """
 
     kind: Literal["text_to_image"] = "text_to_image"
@@ -133,8 +133,7 @@ class TextToImage:
 
 @config_class
 class NextPixel:
-    """The next value of an image, row by row, everywhere at once (ImageGPT: Chen et al. 2020); `input` is its
-    column."""
+    """Next-pixel prediction at every position, row by row (ImageGPT: Chen et al. 2020); `input` is the image column."""
 
     kind: Literal["next_pixel"] = "next_pixel"
     input: str = "text"

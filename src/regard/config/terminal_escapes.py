@@ -1,8 +1,8 @@
-"""Terminal output: control characters in text of others are shown as ^[ and the like, never obeyed.
+"""Terminal output: control characters in foreign text are shown as ^[ and the like, never executed.
 
-A file name, a tensor's name, a template's message, a column or the text of a model may hold characters that a terminal
-takes for commands: move the cursor, change the title, answer as if typed, write from right to left. `filter_terminal`
-escapes them in all that a command writes to a terminal; what goes to a file or a pipe is left as it is.
+A file name, a tensor's name, a template's message, a column or generated text may contain characters that a terminal
+interprets as commands: move the cursor, change the title, answer as if typed, write from right to left.
+`filter_terminal` escapes them in all terminal output of a command; files and pipes get the text unchanged.
 """
 
 import re
@@ -11,20 +11,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-# C0 but for tab and line feed, delete, C1, and the marks that turn the direction of a text
+# C0 except tab and line feed, delete, C1, and text direction marks
 CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-# Our own: faint and plain, on stderr; and what progress bars write, a line begun again or the cursor a line up
+# Allowed: faint and plain on stderr; and of progress bars carriage return and cursor up
 STYLE = re.compile("(\x1b\\[[02]m)")
 MOVES = re.compile("(?:\n|\x1b\\[A)*")
 
 
 def escape_controls(text: str) -> str:
-    """The text with every character that commands a terminal made visible; line feeds and tabs stay."""
+    """Escape every control character except line feed and tab."""
     return CONTROLS.sub(lambda found: f"^{chr(ord(found[0]) ^ 64)}" if found[0] < "\x80" else "\ufffd", text)
 
 
 class TerminalFilter:
-    """A stream to a terminal that shows control characters; with `moves`, lines may be begun again and be faint."""
+    """A terminal stream that escapes control characters; with `moves`, carriage returns and faint text are allowed."""
 
     def __init__(self, stream: Any, moves: bool = False) -> None:
         self.stream, self.moves = stream, moves
@@ -44,7 +44,7 @@ class TerminalFilter:
             return text
         inner = text.strip("\r")
         start = len(text) - len(text.lstrip("\r"))
-        parts = STYLE.split(inner)  # every second one is our own
+        parts = STYLE.split(inner)  # every second part is allowed
         plain = "".join(part if place % 2 else escape_controls(part) for place, part in enumerate(parts))
         return text[:start] + plain + text[start + len(inner) :]
 
@@ -54,7 +54,7 @@ class TerminalFilter:
 
 @contextmanager
 def filter_terminal() -> Iterator[None]:
-    """Show control characters in all that is written to a terminal, by whichever library, while the block lasts."""
+    """Escape control characters in all terminal output, of any library, within the block."""
     before = sys.stdout, sys.stderr
     for name, stream, moves in (("stdout", before[0], False), ("stderr", before[1], True)):
         if stream is not None and not isinstance(stream, TerminalFilter) and stream.isatty():
@@ -66,5 +66,5 @@ def filter_terminal() -> Iterator[None]:
 
 
 def unfiltered_stream(stream: Any) -> Any:
-    """The terminal itself, for a library that draws on it; what it is given to draw must be escaped first."""
+    """The terminal itself, for a library that draws on it; its input must be escaped first."""
     return stream.stream if isinstance(stream, TerminalFilter) else stream

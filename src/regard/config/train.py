@@ -9,14 +9,13 @@ from regard.config.fields import check_fraction, check_minimum, config_class
 
 @config_class
 class ImageAugment:
-    """Changes to the images of a training batch, drawn anew each time; nothing is changed in evaluation.
+    """Image augmentation of training batches, drawn anew each time; evaluation images are unchanged.
 
-    `flip` turns every second image left to right. `crop` lays so many black pixels around an image, and cuts one of its
-    size out of that. `rotate` is up to so many degrees to either side, `zoom` up to such a part larger or smaller.
-    `rand_augment` is how many of a set of thirteen are made one after the other (RandAugment: Cubuk et al. 2020), each
-    as strong as `magnitude` says. `mixup` lays images over each other (Zhang et al. 2018), `cutmix` sets a piece of one
-    into another (Yun et al. 2019): both are the number of the Beta distribution that draws the shares, 0 is never, and
-    where both are said each batch has one of the two.
+    `flip` mirrors every second image. `crop` pads an image with so many black pixels, and crops it to its size.
+    `rotate` is the maximum angle in degrees, `zoom` the maximum relative change of size. `rand_augment` is the number
+    of random changes from a set of thirteen (RandAugment: Cubuk et al. 2020), of strength `magnitude`. `mixup` blends
+    images (Zhang et al. 2018), `cutmix` replaces a rectangle (Yun et al. 2019): both are the parameter of the Beta
+    distribution of shares, 0 is never, and with both each batch uses one of them.
     """
 
     flip: bool = False
@@ -39,12 +38,12 @@ class ImageAugment:
 
 @config_class
 class LoRA:
-    """W + alpha/rank · B A in place of W, of which A and B alone learn, `rank` numbers thin (Hu et al. 2021).
+    """LoRA: W + alpha/rank · B A instead of W, where only A and B, of rank `rank`, are trained (Hu et al. 2021).
 
-    `targets` name the maps: q, k, v, out, gate, up and down wherever they are, qkv for one A that the three share, or
-    more of a path, such as `trunk.blocks.0.attn.q`; in each step of it `*` stands for what it does in a shell.
-    `dropout` is on what A reads. What `modules_to_save` names learns as in any other run; unless said it is what has no
-    weights to begin with: a head for another task, a table of words that has grown.
+    `targets` name the linear layers: q, k, v, out, gate, up and down everywhere, qkv for one A shared by the three, or
+    more of a path, such as `trunk.blocks.0.attn.q`; in each component `*` matches as in a shell. `dropout` applies to
+    the input of A. `modules_to_save` are trained in full; by default those without pretrained weights: a head for
+    another task, an embedding table that has grown.
     """
 
     rank: int = 8
@@ -66,15 +65,15 @@ class LoRA:
 
 
 HIGHEST = 1e30  # learning rate
-MOST_TOKENS = 1 << 24  # in a micro-batch: sixty times what fits on the largest device
+MOST_TOKENS = 1 << 24  # tokens in a micro-batch: sixty times what fits on the largest device
 
 
 @config_class
 class AdamW:
-    """Adam with decoupled weight decay, on matrices and tables alone (Loshchilov and Hutter 2019).
+    """AdamW: Adam with decoupled weight decay, on matrices and tables only (Loshchilov and Hutter 2019).
 
-    Not `decoupled`, it is a penalty of decay/2 times their squares on the loss (Kingma and Ba 2015): a weight that
-    learns nothing then vanishes at the full learning rate, which helps where few examples have most words only once.
+    Without `decoupled`, an L2 penalty of decay/2 times the squared weights is added to the loss (Kingma and Ba 2015): a
+    weight without gradient then shrinks at the full learning rate, which helps if most words occur only once.
     """
 
     kind: Literal["adamw"] = "adamw"
@@ -92,7 +91,7 @@ class AdamW:
 
 @config_class
 class Muon:
-    """Orthogonalised momentum for the blocks' matrices (Jordan 2024), AdamW at `adam_lr` for all else."""
+    """Muon: orthogonalised momentum for matrices in blocks (Jordan 2024), AdamW at `adam_lr` for all other weights."""
 
     kind: Literal["muon"] = "muon"
     lr: float = 0.02
@@ -113,9 +112,9 @@ class Muon:
 
 @config_class
 class Adafactor:
-    """AdamW's second moments as one row and one column for each matrix: hardly any memory (Shazeer and Stern 2018).
+    """Adafactor: second moments as one row and one column for each matrix, with little memory (Shazeer and Stern 2018).
 
-    `eps` are the floors of the squared gradient and of the step; `clip_threshold` bounds how large an update may be.
+    `eps` are the floors of the squared gradient and of the step; `clip_threshold` bounds the update.
     """
 
     kind: Literal["adafactor"] = "adafactor"
@@ -129,14 +128,14 @@ class Adafactor:
         check_rate(lr=self.lr)
         check_minimum(0, weight_decay=self.weight_decay)
         check_minimum(1, clip_threshold=self.clip_threshold)
-        if len(self.eps) != 2 or min(self.eps) < 1e-37:  # less than the least number that fp32 holds well
+        if len(self.eps) != 2 or min(self.eps) < 1e-37:  # smallest number that fp32 represents well
             raise ConfigError(f"eps: {list(self.eps)} is not two numbers above 0, such as [1e-30, 1e-3]")
         if not -1 <= self.decay_rate < 0:
             raise ConfigError(f"decay_rate: {self.decay_rate} is not a power from -1 up to 0, such as -0.8")
 
 
 def check_rate(**rates: float) -> None:
-    """A learning rate is a number that fp32 holds, and its products with what a schedule makes of it."""
+    """Check that a learning rate, and its products with schedule factors, fit in fp32."""
     check_minimum(0, **rates)
     for name, rate in rates.items():
         if rate > HIGHEST:
@@ -151,7 +150,8 @@ def check_betas(betas: tuple[float, ...]) -> None:
 
 @config_class
 class NoamSchedule:
-    """dim^-0.5 · min(step^-0.5, step · warmup^-1.5), times lr: with lr = 1 the original's (Vaswani et al. 2017)."""
+    """Noam's schedule: dim^-0.5 · min(step^-0.5, step · warmup^-1.5), times lr; lr = 1 is the original
+    (Vaswani et al. 2017)."""
 
     kind: Literal["noam"] = "noam"
     warmup: int = 4000
@@ -162,8 +162,7 @@ class NoamSchedule:
 
 @config_class
 class WarmupSchedule:
-    """Up to lr over `warmup` steps, then down to `min_lr_ratio` times lr at the end: along a line, a cosine, or not at
-    all."""
+    """Warm-up to lr over `warmup` steps, then decay to `min_lr_ratio` times lr: linear, cosine, or constant."""
 
     kind: Literal["constant", "linear", "cosine"] = "constant"
     warmup: int = 4000
@@ -178,8 +177,8 @@ class WarmupSchedule:
 
 @config_class
 class WSDSchedule:
-    """Warm-up, stable, decay (WSD): down to `min_lr_ratio` times lr along a line over the last `decay_fraction` of the
-    run."""
+    """Warm-up, stable, decay (WSD): linear decay to `min_lr_ratio` times lr over the last `decay_fraction` of
+    the run."""
 
     kind: Literal["wsd"] = "wsd"
     warmup: int = 100
@@ -197,11 +196,10 @@ Schedule = NoamSchedule | WarmupSchedule | WSDSchedule
 
 @config_class
 class StepGuard:
-    """Which steps are not taken: loss or gradients that are no numbers, and spikes.
+    """Step guard: skips steps with non-finite loss or gradients, and spikes.
 
-    A spike is a loss or a norm so many of its own standard deviations above its running mean, both in logarithms (none:
-    no such check). After `max_skipped_steps` steps in a row that were not taken the run stops, and says which were
-    theirs.
+    A spike is a loss or norm more than so many standard deviations above its running mean, both in logarithms (none: no
+    such check). After `max_skipped_steps` consecutive skipped steps the run stops, and lists their rows.
     """
 
     spike_sigmas: float | None = 8.0
@@ -217,28 +215,27 @@ class StepGuard:
 
 @config_class
 class Train:
-    """How long, on what, and with which optimizer.
+    """Training settings: length, data batches, optimizer, evaluation and checkpoints of a run.
 
-    A run ends after `steps`, `epochs` or `minutes`, whichever comes first; schedules follow the one that is nearer its
-    end. `batch_size` sequences of at most `context` tokens make a micro-batch, `gradient_accumulation` of them a step;
-    with `batch_tokens` rows of about one length do, as many as fit in so many. `pack` fills rows with several
-    documents, and keeps them apart; other rows are padded on one side. `workers` processes make batches ahead. With
-    `loss_chunk`, the logits of so many tokens are made at a time, and never all.
+    A run ends after `steps`, `epochs` or `minutes`, whichever comes first; schedules follow the nearest limit.
+    `batch_size` sequences of at most `context` tokens make a micro-batch, `gradient_accumulation` of them a step; with
+    `batch_tokens` a micro-batch has rows of similar length, up to so many tokens. `pack` fills rows with several
+    documents, without attention between them; other rows are padded on one side. `workers` processes prefetch batches.
+    With `loss_chunk`, the logits of so many tokens are computed at a time, and never all.
 
-    With `carry_state` a text is read in stripes, and what a model remembers goes on from step to step: the states of a
-    recurrent one, of attention the last `context` tokens, which is how far back gradients reach.
+    With `carry_state` a text is read in stripes, and the model's state continues from step to step: recurrent states,
+    or for attention the last `context` tokens, which is how far back gradients reach.
 
-    `init_from` begins with the weights of another model; `word_vectors` with a file of words and their vectors; what
-    `freeze` names stays as it is, with `lora` all of it, and adapters learn the change. `activation_checkpointing`
-    keeps no activations inside of blocks; `ema_decay` also keeps a running mean of the weights, and evaluates and saves
-    that one. `augment` changes images on their way into a training batch. On a CPU a run repeats its bits; on a GPU it
-    does so with `deterministic`, more slowly.
+    `init_from` starts from the weights of another model; `word_vectors` from a file of word vectors; parameters in
+    `freeze` stay fixed, with `lora` all of them except the adapters. `activation_checkpointing` recomputes activations
+    inside blocks; `ema_decay` keeps an average of the weights, which is evaluated and saved. `augment` changes training
+    images. On a CPU a run is bit-reproducible; on a GPU with `deterministic`, more slowly.
 
-    Evaluations come every `eval_every` steps or `eval_minutes`; on the way they read `eval_tokens` of the validation
-    data (none: all of it), the last one all. `keep_checkpoints` newest checkpoints stay, with `keep_best` also the best
-    one; after `patience` evaluations without a better one the run ends. `snapshots` keeps the weights of some steps for
-    good: "log" those of step 0, 1, 2, 4, 8, ... and the last, a number those of every so many steps and the last, a
-    list those of its steps. `tensorboard` writes for TensorBoard.
+    Evaluations come every `eval_every` steps or `eval_minutes`; during training they use `eval_tokens` of the
+    validation data (none: all), the last one all. The `keep_checkpoints` newest checkpoints are kept, with `keep_best`
+    also the best; after `patience` evaluations without improvement the run ends. `snapshots` keeps the weights of some
+    steps permanently: "log" those of step 0, 1, 2, 4, 8, ... and the last, a number those at every multiple and the
+    last, a list those of its steps. `tensorboard` writes TensorBoard logs.
     """
 
     steps: int | None = 10_000
@@ -300,7 +297,7 @@ class Train:
         )
         check_minimum(1, eval_every=self.eval_every, eval_tokens=self.eval_tokens, save_every=self.save_every)
         check_minimum(1, batch_tokens=self.batch_tokens, patience=self.patience, loss_chunk=self.loss_chunk)
-        if self.rows * self.context > MOST_TOKENS:  # before a tensor of that size is made
+        if self.rows * self.context > MOST_TOKENS:  # before a tensor of that size is allocated
             name = "batch_size" if self.batch_tokens is None else "batch_tokens"
             raise ConfigError(f"{name}: {self.rows:,} rows of {self.context:,} tokens are more than {MOST_TOKENS:,} in "
                               f"a micro-batch; set train.{name} or train.context lower, and "
@@ -333,7 +330,7 @@ class Train:
 
 
 def check_snapshots(schedule: str | int | tuple[int, ...] | None, steps: int | None) -> None:
-    """Each step of a list comes once, after the one before it, and within the run."""
+    """Check that a list of snapshot steps increases strictly and lies within the run."""
     if isinstance(schedule, int):
         check_minimum(1, snapshots=schedule)
     if not isinstance(schedule, tuple):

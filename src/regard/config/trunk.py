@@ -12,7 +12,7 @@ from regard.config.masks import check_mask
 from regard.config.mixers import AttentionMixer, Mixer, check_mixer
 from regard.config.positions import Position, RotaryPosition, SinusoidalPosition
 
-# a kernel of your own enters itself
+# custom kernels register themselves
 KERNELS = [
     "auto", "reference", "fused", "additive", "window2d", "flex", "linear", "linformer", "local", "lsh", "performer",
     "short", "sparse", "tiled_flash", "topk", "varlen",
@@ -25,7 +25,7 @@ PROJECTIONS = ("q", "k", "v", "out")
 
 @config_class
 class Norm:
-    """Zero mean and unit variance (layer), or unit mean square (rms); eps stands inside the root."""
+    """LayerNorm (layer): zero mean, unit variance; or RMSNorm (rms): unit mean square; eps is inside the root."""
 
     kind: Literal["layer", "rms"] = "layer"
     eps: float = 1e-5
@@ -39,10 +39,11 @@ class Norm:
 
 @config_class
 class Attention:
-    """Heads and their maps. `kv_heads` is the number of key/value heads; `projections` left out are the identity.
+    """Attention heads and projections. `kv_heads` is the number of key/value heads; `projections` left out are the
+    identity.
 
-    `heads` and `kv_heads` may name a number for each layer: pruned models have other heads in every one. A `kernel` may
-    have numbers of its own, such as "topk(32)".
+    `heads` and `kv_heads` may be lists with a number for each layer, for pruned models. A `kernel` may have integer
+    arguments, such as "topk(32)".
     """
 
     heads: int | tuple[int, ...] = 8
@@ -77,7 +78,7 @@ class Attention:
                 raise ConfigError(f"heads {mine} is not divisible by kv_heads {shared}")
 
     def counts(self, layer: int, dim: int) -> tuple[int, int, int]:
-        """Heads, groups and the width of a head in one layer of a trunk."""
+        """Heads, key/value heads and head width of one layer."""
         heads, groups = as_tuple(self.heads), as_tuple(self.kv_heads)
         mine = heads[layer % len(heads)]
         return mine, groups[layer % len(groups)] or mine, self.head_dim or dim // mine
@@ -89,9 +90,9 @@ def as_tuple(one: T | tuple[T, ...]) -> tuple[T, ...]:
 
 @config_class
 class MLP:
-    """The feed-forward layer; `hidden` (d_ff) is four times dim unless said. `gated` multiplies by a second map.
+    """MLP (feed-forward); `hidden` (d_ff) is four times dim by default. `gated` multiplies by a second projection.
 
-    With kind "none" blocks have none, and `activation` is that of heads which take the trunk's.
+    With kind "none" blocks have no MLP, and `activation` is that of heads which take the trunk's.
     """
 
     kind: Literal["dense", "none"] = "dense"
@@ -111,7 +112,7 @@ class MLP:
 
 @config_class
 class Dropout:
-    """Rates: on the embedded tokens, on attention weights, inside the feed-forward, on what each sublayer adds."""
+    """Dropout rates: on embedded tokens, attention weights, the MLP's hidden layer, and each sublayer's output."""
 
     embed: float = 0.1
     attention: float = 0.0
@@ -129,12 +130,12 @@ NO_DROPOUT = Dropout(embed=0.0, residual=0.0)
 
 @config_class
 class Trunk:
-    """A stack of blocks: what stands before it, in it and after it.
+    """The trunk, a stack of blocks: its input stage, blocks and output norm.
 
-    `mask` may name several masks, tiled over the layers. `cross` adds cross-attention to every block: to the
-    encoder's last layer, or layer by layer; its heads are those of `attention` unless `cross_attention` has others.
-    `final_norm` is present for pre-norm and absent for post-norm unless said. `mixer` is what stands in the place of
-    attention; without `residual` a sublayer's answer takes the place of what it was given.
+    `mask` may be a list of masks, tiled over the layers. `cross` adds cross-attention to every block: to the encoder's
+    last layer, or layer by layer; its heads are those of `attention` unless `cross_attention` has others. `final_norm`
+    is by default present for pre-norm and absent for post-norm. `mixer` replaces attention; without `residual` a
+    sublayer's output replaces its input.
     """
 
     kind: Literal["blocks", "reversible"] = "blocks"

@@ -1,1 +1,1 @@
-"""Configs of front ends, by modality. Empty on purpose: positions need one of these modules alone."""
+"""Configs of front ends, by modality. Empty on purpose: positions import only one of these modules."""

@@ -1,9 +1,9 @@
 """Config of audio embeddings: the sample rate, what one token is made of, and augmentation.
 
-mel         log-mel spectrogram: the loudness of frequency bands in windows    tokens in time, or in time and pitch
+mel         log-mel spectrogram: power of frequency bands in windows           tokens in time, or in time and pitch
 convolved   the same, through two convolutions (Whisper)                       tokens in time
-frames      stretches of raw samples                                           tokens in time
-rates       every 100th, every 10th and every single sample, side by side      tokens in time at three rates
+frames      frames of raw samples                                              tokens in time
+rates       every 100th, every 10th and every single sample                    tokens in time at three rates
 """
 
 from typing import Literal
@@ -11,17 +11,17 @@ from typing import Literal
 from regard.config.errors import ConfigError
 from regard.config.fields import NonTextEmbedding, check_fraction, check_minimum, config_class
 
-LONGEST = 3600.0  # seconds: what is heard at once must fit in memory
+LONGEST = 3600.0  # longest input in seconds: it must fit in memory
 
 
 @config_class
 class MelSpectrogram:
-    """Log-mel spectrogram: windows of `win_length` samples, `hop_length` apart, their spectrum gathered in `n_mels`
+    """Log-mel spectrogram: windows of `win_length` samples, `hop_length` apart, whose spectrum is summed in `n_mels`
     bands.
 
-    The bands lie evenly on Slaney's or the HTK scale between `f_min` and `f_max` hertz (none: half the rate). A token
-    is `frames_per_token` windows side by side; with `bands_per_token` it is so many bands of them, and tokens stand on
-    a grid of time and frequency.
+    The bands are evenly spaced on Slaney's or the HTK mel scale between `f_min` and `f_max` hertz (none: the Nyquist
+    frequency). A token is `frames_per_token` windows; with `bands_per_token` it is that many bands of them, and tokens
+    lie on a grid of time and frequency.
     """
 
     kind: Literal["mel"] = "mel"
@@ -55,15 +55,15 @@ class MelSpectrogram:
 
     @property
     def rows(self) -> int:
-        """Tokens at one time."""
+        """Tokens at one time step."""
         return 1 if self.bands_per_token is None else self.n_mels // self.bands_per_token
 
     def windows(self, samples: int) -> int:
-        """Windows that a sound fills; the last one may end in silence."""
+        """Windows of a sound; the last one may be padded with silence."""
         return 1 + max(0, -(-(samples - self.win_length) // self.hop_length))
 
     def steps(self, samples: int) -> int:
-        """Tokens in time that a sound becomes."""
+        """Time steps of a sound in tokens."""
         return -(-self.windows(samples) // self.frames_per_token)
 
     def tokens(self, samples: int) -> int:
@@ -72,10 +72,11 @@ class MelSpectrogram:
 
 @config_class
 class ConvSpectrogram:
-    """Log-mel spectrogram read by two convolutions over three windows each, the second at every other window.
+    """Log-mel spectrogram read by two convolutions over three windows each, the second with stride 2 (Whisper).
 
-    Windows stand around every `hop_length`-th sample, and every sound is as long as can be: silence fills it, and both
-    ends are mirrored (Radford et al. 2022). A spectrogram (B, mels, windows) may be given in the place of samples.
+    Windows are centred at every `hop_length`-th sample, and every sound has full length: silence pads it, with
+    reflection padding at both ends (Radford et al. 2022). A spectrogram (B, mels, windows) may be given instead of
+    samples.
     """
 
     kind: Literal["conv"] = "conv"
@@ -99,7 +100,7 @@ class ConvSpectrogram:
 
 @config_class
 class RawFrames:
-    """Raw samples, `frame_size` of them a token."""
+    """Raw samples, `frame_size` of them per token."""
 
     kind: Literal["raw"] = "raw"
     frame_size: int = 160
@@ -113,9 +114,9 @@ class RawFrames:
 
 @config_class
 class MultiRateFrames:
-    """Raw samples at several rates: of every `steps[i]`-th sample, `frame_size` are a token; coarse ones come first.
+    """Raw samples at several rates: of every `steps[i]`-th sample, `frame_size` make a token; coarse rates come first.
 
-    So with [100, 10, 1] a coarse token tells of 100 times as long as a fine one.
+    With [100, 10, 1], a coarse token covers 100 times the duration of a fine one.
     """
 
     kind: Literal["multi_rate"] = "multi_rate"
@@ -139,12 +140,11 @@ class MultiRateFrames:
 
 @config_class
 class AudioAugment:
-    """Changes to the sounds of a training batch, drawn anew each time; nothing is changed in evaluation.
+    """Audio augmentation of training batches, drawn anew each time; evaluation audio is unchanged.
 
-    `speed` is up to such a part faster and higher, or slower and lower; `shift` up to so many seconds of silence before
-    it; `noise` is white, up to such a part of the sound's own loudness. `time_masks` stretches of time and `freq_masks`
-    stretches of frequency are hidden, each up to such a part of the whole as `mask_fraction` says (SpecAugment: Park et
-    al. 2019).
+    `speed` is the maximum relative change of speed and pitch; `shift` the maximum silence in front, in seconds; `noise`
+    the maximum of white noise relative to the sound's own level. `time_masks` spans of time and `freq_masks` spans of
+    frequency are masked, each at most the fraction `mask_fraction` of the whole (SpecAugment: Park et al. 2019).
     """
 
     speed: float = 0.0
@@ -163,11 +163,11 @@ class AudioAugment:
 
 @config_class
 class AudioEmbedding(NonTextEmbedding):
-    """Sound of one channel, `sample_rate` samples a second; files of another rate are resampled.
+    """Audio embedding: mono audio with `sample_rate` samples a second; files of another rate are resampled.
 
-    A sound of more than `max_seconds` is refused, or cut there where `too_long` says so. With `normalize` it does not
-    matter how loud it was recorded: samples have mean square 1, and the logs of mel bands mean 0 and deviation 1. With
-    "peak" no band is more than 80 decibels below the loudest, and 20 decibels are half a unit: as Whisper hears.
+    A sound of more than `max_seconds` is refused, or truncated if `too_long` says so. `normalize` removes the recording
+    level: samples have mean square 1, and log-mel values mean 0 and deviation 1. "peak" is Whisper's scaling: no band
+    is more than 80 decibels below the loudest, and 20 decibels are half a unit.
     """
 
     kind: Literal["audio"] = "audio"
@@ -200,16 +200,16 @@ class AudioEmbedding(NonTextEmbedding):
 
     @property
     def limit(self) -> int:
-        """The most samples."""
+        """The maximum number of samples."""
         return max(
             1, int(self.sample_rate * self.max_seconds + 1e-6)
-        )  # seconds may be a quotient of samples by the rate
+        )  # tolerate rounding: seconds may be samples / rate
 
     @property
     def count(self) -> int:
-        """The most tokens that a sound becomes."""
+        """The maximum number of tokens of a sound."""
         return self.tokens(self.limit)
 
     def tokens(self, samples: int) -> int:
-        """Tokens that a sound of so many samples becomes."""
+        """The tokens of a sound of so many samples."""
         return self.features.tokens(self.limit if isinstance(self.features, ConvSpectrogram) else samples)

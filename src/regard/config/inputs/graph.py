@@ -8,18 +8,18 @@ from regard.config.fields import NonTextEmbedding, check_minimum, config_class
 
 @config_class
 class GraphEmbedding(NonTextEmbedding):
-    """The nodes of a graph in any order, a token each: `features` numbers at a node, or one of so many `num_tags`.
+    """Graph embedding: each node is a token, in any order, with `features` numbers or one of `num_tags` tags.
 
-    The edges are for the trunk's mask ("edges", or "edges(0)" without each node itself) and for spatial positions. What
-    a node is told of its place beside that, none by default: the first `laplacian_pe` eigenvectors of the Laplacian,
-    whose signs mean nothing and are drawn anew in training (Dwivedi and Bresson 2021); how likely a random walk is back
-    after 1, 2, ... `random_walk_pe` steps (Dwivedi et al. 2022); and a trained vector for each number of neighbours up
-    to `max_degree` (Ying et al. 2021). With `hops` a node is also told what others carry: its vector is the mean of
-    those that 0, 1, ... so many steps of D^-1/2 (A + I) D^-1/2 bring there (Feng et al. 2020).
+    The edges are for the trunk's mask ("edges", or "edges(0)" without self-loops) and for distance biases. Optional
+    node encodings, none by default: the first `laplacian_pe` eigenvectors of the Laplacian, whose signs are arbitrary
+    and random in training (Dwivedi and Bresson 2021); the return probability of a random walk after 1, 2, ...
+    `random_walk_pe` steps (Dwivedi et al. 2022); and a trained vector for each degree up to `max_degree` (Ying et al.
+    2021). With `hops` features are propagated: a node's vector is the mean over 0, 1, ... so many steps of
+    D^-1/2 (A + I) D^-1/2 (Feng et al. 2020).
 
-    With `normalize` the features of a node are divided by their sum; `dropout` is that of the features themselves, and
-    `node_dropout` is the part of nodes that carry nothing in a step of training, so that others must speak for them.
-    A graph has at most so many `max_nodes`: each may look at each, so their square counts.
+    With `normalize` the features of a node are divided by their sum; `dropout` applies to features, and `node_dropout`
+    is the fraction of nodes whose features are dropped in a training step, so that the model must use neighbours. A
+    graph has at most `max_nodes` nodes: full attention costs their square.
     """
 
     kind: Literal["graph"] = "graph"
@@ -56,15 +56,15 @@ class GraphEmbedding(NonTextEmbedding):
 
     @property
     def count(self) -> int:
-        """The tokens that a graph becomes at most."""
+        """The maximum number of tokens of a graph."""
         return self.max_nodes
 
 
 @config_class
 class GraphDistanceBias:
-    """A trained number for each head and length of the shortest path between two nodes (Graphormer: Ying et al. 2021).
+    """Graph distance bias: a trained number for each head and shortest-path length (Graphormer: Ying et al. 2021).
 
-    Lengths up to `max_distance` have one each; all that lies further, or cannot be reached, shares one.
+    Lengths up to `max_distance` have one each; longer and infinite ones share one.
     """
 
     kind: Literal["graph_distance"] = "graph_distance"
@@ -77,10 +77,10 @@ class GraphDistanceBias:
 
 @config_class
 class GraphConv:
-    """In place of attention, a mean over those that a node may see: D^-1/2 A D^-1/2 x W (Kipf and Welling 2017).
+    """Graph convolution instead of attention, a mean over allowed nodes: D^-1/2 A D^-1/2 x W (Kipf and Welling 2017).
 
-    A is the trunk's mask: "edges" for a graph convolution with each node among its neighbours, A + I. With `sums` all
-    of them count whole, A x W, so that a node can tell how many there are (GIN: Xu et al. 2019).
+    A is the trunk's mask: "edges" for a graph convolution with self-loops, A + I. With `sums` neighbours are summed, A
+    x W, so that a node can count them (GIN: Xu et al. 2019).
     """
 
     kind: Literal["graph_conv"] = "graph_conv"

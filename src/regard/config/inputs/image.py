@@ -1,7 +1,7 @@
 """Config of image and video embeddings: patches, stages, convolutions, pixels of a palette, tubelets, and resizing.
 
-Images come as bytes; a model sees (byte / 255 - `mean`) / `std`, for all channels or channel by channel, so a
-checkpoint knows how its images were normalised. `white` is the number that arrays and lists have for a byte's 255.
+Images are bytes, normalised to (byte / 255 - `mean`) / `std`, with one value for all channels or one each, so that the
+normalisation is part of the checkpoint. `white` is the value in arrays and lists that corresponds to byte 255.
 """
 
 from typing import Literal
@@ -13,10 +13,10 @@ from regard.config.trunk import Trunk
 
 @config_class
 class VideoEmbedding(NonTextEmbedding):
-    """`frames` images of `image_size` pixels a side; a token is a block of `tubelet_size` frames and `patch_size`
-    pixels a side.
+    """Video embedding: `frames` images of `image_size` pixels a side; a token is a tubelet of `tubelet_size` frames and
+    `patch_size` pixels a side.
 
-    Tokens stand on a grid of time, rows and columns: positions have three axes (Arnab et al. 2021).
+    Tokens lie on a grid of time, rows and columns: positions have three axes (Arnab et al. 2021).
     """
 
     kind: Literal["video"] = "video"
@@ -45,7 +45,7 @@ class VideoEmbedding(NonTextEmbedding):
 
     @property
     def grid(self) -> tuple[int, int, int]:
-        """Blocks in time, in a column and in a row."""
+        """Tubelets in time, in a column and in a row."""
         return self.frames // self.tubelet_size, self.image_size // self.patch_size, self.image_size // self.patch_size
 
     @property
@@ -77,11 +77,11 @@ def check_grid(grid: tuple[int, ...]) -> None:
 
 @config_class
 class ImageResize:
-    """How an image of another size becomes one that the model sees.
+    """How images of another size are resized to the model's.
 
-    `mode` is what happens to other proportions: with "crop" the middle that has the right ones is made as large; with
-    "stretch" all of it, whatever it had; with "shortest_edge" its shorter side fits, and what hangs over is cut off.
-    With `size_before_crop` the image is first made so many pixels a side, and its middle is used (DeiT: 224 of 256).
+    `mode` handles other aspect ratios: "crop" resizes a centre crop of the right ratio; "stretch" distorts the whole
+    image; "shortest_edge" fits the shorter side and cuts off the excess. With `size_before_crop` the image is first
+    resized to so many pixels a side, and its centre is used (DeiT: 224 of 256).
     """
 
     mode: Literal["crop", "stretch", "shortest_edge"] = "crop"
@@ -107,7 +107,7 @@ def check_image_resize(resize: ImageResize, rows: int, columns: int) -> None:
 
 
 class SquareGrid(NonTextEmbedding):
-    """Tokens on a grid with as many rows as columns."""
+    """Base of square token grids."""
 
     @property
     def side(self) -> int:
@@ -116,7 +116,7 @@ class SquareGrid(NonTextEmbedding):
 
     @property
     def count(self) -> int:
-        """The tokens that an image becomes."""
+        """The number of tokens of an image."""
         return self.side * self.side
 
     @property
@@ -127,11 +127,11 @@ class SquareGrid(NonTextEmbedding):
 
 @config_class
 class PatchEmbedding(NonTextEmbedding):
-    """Square patches of `patch_size` pixels, each one token (Dosovitskiy et al. 2021); `cls_tokens` puts a learned
-    token first.
+    """Patch embedding: square patches of `patch_size` pixels, each one token (Dosovitskiy et al. 2021); `cls_tokens`
+    puts a learned token first.
 
-    With `cls_tokens` the tokens stand in a line, the learned one at place 0; without it they stand on a grid. A number
-    puts as many learned ones first (DeiT has 2: Touvron et al. 2021).
+    With `cls_tokens` tokens are a sequence, the learned one at position 0; without it they lie on a grid. A number puts
+    as many learned tokens first (DeiT has 2: Touvron et al. 2021).
     """
 
     kind: Literal["patches"] = "patches"
@@ -150,7 +150,7 @@ class PatchEmbedding(NonTextEmbedding):
         check_minimum(1, patch_size=self.patch_size, image_size=self.image_size)
         check_minimum(0, cls_tokens=self.cls_tokens)
         if self.cls_tokens in (0, 1):
-            object.__setattr__(self, "cls_tokens", bool(self.cls_tokens))  # one spelling for each model
+            object.__setattr__(self, "cls_tokens", bool(self.cls_tokens))  # equal models, equal configs
         check_channels(self.channels, self.max_value, mean=self.mean, std=self.std)
         check_image_resize(self.resize, self.image_size, self.image_size)
         if self.image_size % self.patch_size:
@@ -165,20 +165,20 @@ class PatchEmbedding(NonTextEmbedding):
 
     @property
     def count(self) -> int:
-        """The tokens that an image becomes."""
+        """The number of tokens of an image."""
         return self.side * self.side + self.cls_tokens
 
     @property
     def raster(self) -> tuple[int, int] | None:
-        """Rows and columns of the tokens; None where they stand in a line behind a learned one."""
+        """Rows and columns of the tokens; None if they are a sequence after a learned token."""
         return None if self.cls_tokens else (self.side, self.side)
 
 
 @config_class
 class StageEmbedding(SquareGrid):
-    """Patches, then trunks that each end by merging every 2 x 2 tokens into one (Swin: Liu et al. 2021).
+    """Hierarchical stages: patches, then trunks that each end by merging 2 x 2 tokens into one (Swin: Liu et al. 2021).
 
-    What comes out is for the model's own trunk, which is the last stage.
+    The model's own trunk is the last stage.
     """
 
     kind: Literal["stages"] = "stages"
@@ -206,10 +206,10 @@ class StageEmbedding(SquareGrid):
 
 @config_class
 class ConvEmbedding(SquareGrid):
-    """Residual convolutions of 3 x 3 pixels in stages, each of half the side of the one before (He et al. 2016).
+    """Residual convolutions of 3 x 3 pixels in stages, each of half the side of the previous one (He et al. 2016).
 
-    `widths` are the channels of the stages, `blocks_per_stage` the residual blocks in each. The tokens stand on the
-    last grid. Norms are over groups of channels (Wu and He 2018): an image is seen alike whatever else is in its batch.
+    `widths` are the channels of the stages, `blocks_per_stage` the residual blocks in each. Tokens lie on the last
+    grid. Norms are group norms (Wu and He 2018), which do not depend on other images in the batch.
     """
 
     kind: Literal["conv"] = "conv"
@@ -238,13 +238,13 @@ class ConvEmbedding(SquareGrid):
 
 @config_class
 class PixelEmbedding(NonTextEmbedding):
-    """Images as ids of a `palette`, row by row after a start token (ImageGPT: Chen et al. 2020).
+    """Pixel embedding: images as ids of a `palette`, row by row after a start token (ImageGPT: Chen et al. 2020).
 
-    The start token is the id after the last colour: the model reads it and all pixels but the last, and says them all.
-    With `values` of "colors" a pixel is the nearest of them: `colors` in hexadecimal, such as "ff8000" or "c0" for a
-    grey, or with four digits a channel where they lie between bytes; or as many as the palette has, learned from the
-    training data where none are said. With "levels" every number of a pixel is a token, the nearest of so many from
-    black to white (Image Transformer: Parmar et al. 2018).
+    The start token is the id after the last colour: the model reads it and all pixels but the last, and predicts every
+    pixel. With `values` of "colors" a pixel is the nearest of them: `colors` in hexadecimal, such as "ff8000" or "c0"
+    for a grey, or four digits per channel for values between bytes; without `colors` they are learned from the training
+    data. With "levels" every channel value is a token, the nearest of so many from black to white (Image Transformer:
+    Parmar et al. 2018).
     """
 
     kind: Literal["pixels"] = "pixels"
@@ -276,7 +276,7 @@ class PixelEmbedding(NonTextEmbedding):
 
     @property
     def count(self) -> int:
-        """The tokens that an image becomes."""
+        """The number of tokens of an image."""
         return self.grid[0] * self.grid[1] * self.numbers
 
 
@@ -297,9 +297,9 @@ def parse_color(colour: str, channels: int) -> list[float]:
 
 @config_class
 class MaskedConvEmbedding(PixelEmbedding):
-    """Pixels through convolutions that see what is above them and before them (PixelCNN: van den Oord et al. 2016).
+    """PixelCNN embedding: convolutions over the pixels above and to the left (van den Oord et al. 2016).
 
-    One layer of 7 x 7 that does not see its own pixel, then `blocks` residual ones of 3 x 3 that do, `width` wide, with
+    One layer of 7 x 7 without the pixel itself, then `blocks` residual ones of 3 x 3 with it, `width` wide, with
     `dropout` inside (Salimans et al. 2017).
     """
 

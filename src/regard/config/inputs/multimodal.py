@@ -34,10 +34,11 @@ FrontEnd = (
 
 @config_class
 class MultimodalEmbedding:
-    """What is `prefix` and then a `text`, in one sequence: tokens of both look at each other as the mask allows.
+    """Multimodal input: `prefix` tokens, then `text` tokens, in one sequence; the mask decides on attention between
+    them.
 
-    Positions run on from the one to the other, and a learned vector tells the two apart. Under the mask "prefix(n)", n
-    being the tokens of what is seen, these see each other and the text is written after them (GIT: Wang et al. 2022).
+    Positions continue from one to the other, and a learned vector marks the modality. Under the mask "prefix(n)", n
+    being the number of prefix tokens, these attend to each other and the text is causal (GIT: Wang et al. 2022).
     """
 
     kind: Literal["multimodal"] = "multimodal"

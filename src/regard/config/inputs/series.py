@@ -8,16 +8,16 @@ from regard.config.fields import NonTextEmbedding, check_minimum, config_class
 
 @config_class
 class SeriesEmbedding(NonTextEmbedding):
-    """The last `length` rows of a table of numbers, `patch_length` rows a token, `stride` rows apart (Nie et al. 2023).
+    """Time series patches: the last `length` rows of a table, `patch_length` rows per token, `stride` rows apart
+    (Nie et al. 2023).
 
-    Channels are `independent`: each is read by itself with the same weights, as if it were a row of the batch; or
-    `mixed`: a token is the patches of all of them. The last row is repeated at the end until patches fill the length
-    and one stride more, so that the newest rows are in as many patches as the others.
+    Channels are `independent`: each is a row of the batch, with shared weights; or `mixed`: a token has the patches of
+    all channels. The last row is repeated until patches fill the length and one stride more, so that the newest rows
+    are in as many patches as others.
 
-    With `normalize` each channel of each window has mean 0 and deviation 1 on the way in, and gets back what was taken
-    on the way out (reversible instance normalisation: Kim et al. 2022), with a trained gain and shift if `affine`.
-    `channels` (0), `channel_names`, `mean` and `std` are the columns of the training data, their means and deviations,
-    found there.
+    With `normalize` each channel of each window is standardised on input and restored on output (reversible instance
+    normalisation: Kim et al. 2022), with a trained gain and shift if `affine`. `channels` (0), `channel_names`, `mean`
+    and `std` are the columns of the training data, their means and deviations, filled in from the data.
     """
 
     kind: Literal["series"] = "series"
@@ -52,16 +52,16 @@ class SeriesEmbedding(NonTextEmbedding):
 
     @property
     def count(self) -> int:
-        """The tokens that a window becomes."""
+        """The number of tokens of a window."""
         return (self.length + self.padding - self.patch_length) // self.stride + 1
 
 
 @config_class
 class ForecastHead:
-    """The next `horizon` rows of every channel at once, from all tokens side by side; for embed.kind 'series'.
+    """Forecast head: the next `horizon` rows of every channel at once, from all tokens; for embed.kind 'series'.
 
-    With `linear_skip` a straight map of the window itself is added, so that the tokens tell what no line can (Zeng et
-    al. 2023 found how far a line goes).
+    With `linear_skip` a linear map of the window itself is added, so that the tokens model the rest (Zeng et al. 2023
+    showed how far a linear model goes).
     """
 
     kind: Literal["forecast"] = "forecast"

@@ -9,9 +9,9 @@ from regard.config.trunk import Trunk
 
 @config_class
 class TextEmbedding:
-    """Ids to vectors. `pad_id` is the id that is not there (None: say `real` yourself), `eos_id` the end-of-text id.
+    """Token embedding. `pad_id` is the padding id (None: pass `real` yourself), `eos_id` the end-of-text id.
 
-    With `eos_is_max_id` a text ends where its highest id stands, as early models had it (CLIP: Radford et al. 2021).
+    With `eos_is_max_id` a text ends at its highest id, as in early models (CLIP: Radford et al. 2021).
     """
 
     kind: Literal["text"] = "text"
@@ -38,11 +38,11 @@ class TextEmbedding:
 
 @config_class
 class ChunkEmbedding(TextEmbedding):
-    """A long text in chunks of `chunk_size` tokens: each is read by a `trunk` of its own and becomes one vector by
-    `pooling`.
+    """Chunk embedding for long texts: each chunk of `chunk_size` tokens is read by its own `trunk` and becomes one
+    vector by `pooling`.
 
-    The model's trunk then reads the chunks: n tokens cost n·size and (n/size)² pairs of query and key, not n². What
-    it makes stands for a chunk and not for a word, so heads over the vocabulary are not for it.
+    The model's trunk then reads the chunks: n tokens cost n·size and (n/size)² query-key pairs instead of n². Its
+    outputs represent chunks, so an LM head cannot be used.
     """
 
     kind: Literal["chunks"] = "chunks"  # type: ignore[assignment]
