@@ -1,9 +1,9 @@
-"""Chat templates: messages of several roles rendered to the one text that a model was trained on, and encoded.
+"""Chat templates: messages of several roles rendered to the text format of a model's training, and encoded.
 
     [{"role": "user", "content": "Hi!"}]  ── template ──►  "<|im_start|>user\nHi!<|im_end|>\n<|im_start|>assistant\n"
 
-The template is Jinja, in tokenizer_config.json or chat_template.jinja. It may come from anywhere, so it is rendered in
-a sandbox (`regard.text.template_sandbox`), and what goes wrong there is one sentence.
+The template is Jinja, in tokenizer_config.json or chat_template.jinja. It is untrusted, so it is rendered in a sandbox
+(`regard.text.template_sandbox`), whose errors are one sentence.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from regard.text.special_tokens import SPECIAL_TOKEN_ROLES, token_content
 if TYPE_CHECKING:
     from regard.text.tokenizer import Tokenizer
 
-LONGEST = 1 << 16  # letters of a template; the longest that people publish have thirty thousand
-DEEPEST = 32  # tables in tables in a message
+LONGEST = 1 << 16  # characters of a template; the longest published ones have thirty thousand
+DEEPEST = 32  # nesting of objects in a message
 NAME = "chat_template.jinja"
 Template = str | Mapping[str, str]
 
 
 class ChatTemplate:
-    """A template, or several by name, of which "tool_use" is for chats with tools; `specials` are the tokens by the
-    names that templates have for them: bos_token, eos_token, ..."""
+    """Chat template, or several by name, of which "tool_use" is for chats with tools; `specials` are the special tokens
+    by the names in templates: bos_token, eos_token, ..."""
 
     def __init__(self, template: Template, specials: Mapping[str, str] | None = None) -> None:
         from regard.text.template_budget import render_budget
-        from regard.text.template_sandbox import TemplateSandbox  # only a tokenizer with a template needs Jinja
+        from regard.text.template_sandbox import TemplateSandbox  # Jinja is needed only for tokenizers with a template
 
         self.specials = dict(specials or {})
         self.templates = {"default": template} if isinstance(template, str) else dict(template)
@@ -64,7 +64,7 @@ class ChatTemplate:
 
     @classmethod
     def of(cls, card: Mapping[str, Any]) -> ChatTemplate | None:
-        """The template in a tokenizer_config.json: a text, or a list of some with names."""
+        """The template in a tokenizer_config.json: a text, or a list of named ones."""
         specials = {key: token_content(card[key]) for key, _ in SPECIAL_TOKEN_ROLES.values() if card.get(key)}
         match card.get("chat_template"):
             case None:
@@ -79,7 +79,7 @@ class ChatTemplate:
         self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True,
         tools: Sequence[Mapping[str, Any]] | None = None, **more: Any,
     ) -> str:  # fmt: skip
-        """The text of a chat, up to where the assistant begins to speak. What `more` is said, the template may read."""
+        """The text of a chat, up to the start of the assistant's reply. The template may read `more`."""
         from regard.text.template_budget import render_budget
 
         check_messages(messages)
@@ -97,8 +97,8 @@ class ChatTemplate:
             )
 
     def encode(self, tokenizer: Tokenizer, messages: Sequence[Mapping[str, Any]], **settings: Any) -> list[int]:
-        """The ids of a chat, those of `transformers`. Special tokens are those of the template: what a user wrote in
-        a message is only text, even if it reads "<|im_end|>"."""
+        """The ids of a chat, equal to those of `transformers`. Only the template writes special tokens: a user's
+        message is plain text, even if it contains "<|im_end|>"."""
         check_messages(messages)
         given = to_plain(messages, "messages")
         more = {name: to_plain(value, name) for name, value in settings.items()}
@@ -113,10 +113,10 @@ class ChatTemplate:
         return tokenizer.encode_template(text, written, mark)
 
     def controls(self, tokenizer: Tokenizer) -> tuple[dict[str, int], dict[str, int]]:
-        """The special tokens; and those together with other tokens in angles or brackets that a template writes.
+        """The special tokens; and those plus other tokens in angle or square brackets that a template writes.
 
-        Some models were published with an <|im_start|> that is not called special. A <think> is not either, which the
-        assistant may say.
+        Some published models have an <|im_start|> that is not marked special. The same holds for <think>, which the
+        assistant may generate.
         """
         added = {token.content: id for id, token in tokenizer.inner.get_added_tokens_decoder().items() if token.content}
         meant = {token for token in added if added[token] in tokenizer.specials or token in self.specials.values()}
@@ -127,7 +127,7 @@ class ChatTemplate:
 
 
 def all_strings(value: Any) -> Iterator[str]:
-    """All texts in tables and lists."""
+    """All strings in nested dicts and lists."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
@@ -138,7 +138,7 @@ def all_strings(value: Any) -> Iterator[str]:
 
 
 def unused_character(value: Any) -> str:
-    """A character of the private use areas that no text in a value has."""
+    """A private use character that no string in a value contains."""
     used = set().union(*map(set, all_strings(value)))
     unused = next((code for code in (*range(0xE000, 0xF8FF), *range(0xF0000, 0xFFFFE)) if chr(code) not in used), None)
     if unused is None:
@@ -147,7 +147,7 @@ def unused_character(value: Any) -> str:
 
 
 class SpecialTokenEscaper:
-    """Puts a mark into every token in what a user wrote, and into what might become one with the text behind it."""
+    """Inserts a mark into every special token in user text, and into text that could become one with what follows."""
 
     def __init__(self, tokens: Iterable[str], mark: str) -> None:
         tokens = list(tokens)
@@ -163,7 +163,7 @@ class SpecialTokenEscaper:
         return [self(each) for each in value] if isinstance(value, list) else value
 
     def mark_tokens(self, text: str) -> str:
-        """The text with the mark behind the first character of each token, whole or only begun."""
+        """The text with a mark after the first character of each token, complete or only started."""
         begun = {len(text) - size for size in range(1, min(self.longest, len(text) + 1))
                  if text[len(text) - size :] in self.beginnings}  # fmt: skip
         found = {each.start() for each in self.whole.finditer(text)} if self.whole else set()
@@ -181,7 +181,7 @@ def check_messages(messages: Sequence[Mapping[str, Any]]) -> None:
 
 
 def to_plain(value: Any, path: str, deep: int = 0) -> Any:
-    """Tables, lists, texts and numbers as they are; anything else has methods that a template might find."""
+    """Dicts, lists, strings and numbers pass; any other object has methods that a template could call."""
     if deep > DEEPEST:
         raise DataError(f"{path}: tables and lists stand in each other more than {DEEPEST} deep")
     if value is None or type(value) in (str, int, float, bool):
@@ -195,7 +195,7 @@ def to_plain(value: Any, path: str, deep: int = 0) -> Any:
 
 @contextmanager
 def template_errors() -> Iterator[None]:
-    """Whatever a template does wrong, in a sentence."""
+    """Turn any error of a template into one sentence."""
     try:
         yield
     except (Exception, RecursionError) as problem:

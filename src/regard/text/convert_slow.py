@@ -1,12 +1,12 @@
-"""Slow tokenizer conversion: published tokenizers without a tokenizer.json, built from the files that came before it.
+"""Slow tokenizer conversion: published tokenizers without a tokenizer.json, built from older files.
 
     vocab.txt                            WordPiece           BERT, DistilBERT, ELECTRA
     vocab.json, merges.txt               BPE over bytes      GPT-2, GPT-Neo, RoBERTa, BART, CLIP; over letters: GPT
     spiece.model, tokenizer.model, ...   SentencePiece       T5, ALBERT, XLM-R, mBART, Llama
-    source.spm, target.spm, vocab.json   two of them         Marian
+    source.spm, target.spm, vocab.json   two of these        Marian
 
-The files list the tokens and not how a text is cut into them; that stands here, family by family, as `transformers`
-does it, with the same ids. `tokenizer_class` in tokenizer_config.json decides, or else model_type in config.json.
+The files list the tokens and not how a text is split into them; that is here, by family, as in `transformers` and with
+the same ids. `tokenizer_class` in tokenizer_config.json decides, or else model_type in config.json.
 """
 
 import json
@@ -20,11 +20,11 @@ from regard.text import sentencepiece_file
 from regard.text.special_tokens import token_content
 
 TokenizerConfig = dict[str, Any]
-FileReader = Callable[[str], bytes]  # the contents of a file of the folder
+FileReader = Callable[[str], bytes]  # returns the contents of a file of the folder
 
 
 def convert_wordpiece(read: FileReader, card: TokenizerConfig) -> tokenizers.Tokenizer:
-    """BERT's: a word is its longest pieces from the left, ## before those inside."""
+    """WordPiece (BERT): a word is split into its longest tokens from the left, ## before those inside."""
     lines = read("vocab.txt").decode().replace("\r\n", "\n").split("\n")
     vocabulary = {line: id for id, line in enumerate(lines[:-1] if not lines[-1] else lines)}
     inner = tokenizers.Tokenizer(models.WordPiece(vocabulary, unk_token=card["unk_token"]))
@@ -37,7 +37,7 @@ def convert_wordpiece(read: FileReader, card: TokenizerConfig) -> tokenizers.Tok
 
 
 def convert_bpe(read: FileReader, **rest: Any) -> tokenizers.Tokenizer:
-    """A vocabulary and the pairs that are merged, first those that were met most often."""
+    """BPE: a vocabulary and its merges, most frequent first."""
     vocabulary = json.loads(read("vocab.json"))
     lines = [line.split() for line in read("merges.txt").decode().split("\n") if not line.startswith("#version")]
     merged = [(one, two) for one, two in filter(None, lines)]
@@ -45,14 +45,14 @@ def convert_bpe(read: FileReader, **rest: Any) -> tokenizers.Tokenizer:
 
 
 def convert_gpt2(read: FileReader, card: TokenizerConfig) -> tokenizers.Tokenizer:
-    """Over bytes, so that any text can be said; nothing stands around it."""
+    """Byte-level BPE (GPT-2), for any text; no special tokens are added."""
     inner, spaced = convert_bpe(read), bool(card.get("add_prefix_space", False))
     inner.pre_tokenizer, inner.decoder = pre_tokenizers.ByteLevel(add_prefix_space=spaced), decoders.ByteLevel()
     return inner
 
 
 def convert_roberta(read: FileReader, card: TokenizerConfig) -> tokenizers.Tokenizer:
-    """The same between <s> and </s>."""
+    """Byte-level BPE between <s> and </s> (RoBERTa, BART)."""
     inner, spaced = convert_gpt2(read, card), bool(card.get("add_prefix_space", False))
     sep, cls = token_with_id(inner, card["sep_token"]), token_with_id(inner, card["cls_token"])
     inner.post_processor = processors.RobertaProcessing(sep, cls, True, spaced)
@@ -60,7 +60,7 @@ def convert_roberta(read: FileReader, card: TokenizerConfig) -> tokenizers.Token
 
 
 def convert_clip(read: FileReader, card: TokenizerConfig) -> tokenizers.Tokenizer:
-    """Small letters, and the end of a word is a part of its last piece."""
+    """Lower case BPE with an end-of-word mark in the last token (CLIP)."""
     inner = convert_bpe(read, end_of_word_suffix="</w>", unk_token=card["unk_token"])
     steps = [normalizers.NFC(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Lowercase()]
     inner.normalizer = normalizers.Sequence(steps)
@@ -76,7 +76,7 @@ def convert_clip(read: FileReader, card: TokenizerConfig) -> tokenizers.Tokenize
 
 
 def convert_openai(read: FileReader, card: TokenizerConfig) -> tokenizers.Tokenizer:
-    """The first GPT's: words as BERT finds them, in pairs of letters."""
+    """BPE over letters (the first GPT), with BERT's words."""
     inner = convert_bpe(read, end_of_word_suffix="</w>", unk_token=card["unk_token"])
     inner.normalizer, inner.decoder = normalizers.BertNormalizer(lowercase=True), decoders.BPEDecoder(suffix="</w>")
     inner.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -87,7 +87,7 @@ def convert_openai(read: FileReader, card: TokenizerConfig) -> tokenizers.Tokeni
 
 
 def with_template(inner: tokenizers.Tokenizer, card: TokenizerConfig, one: str, two: str) -> tokenizers.Tokenizer:
-    """What stands around a text or two, said in roles: "cls $A sep" is "[CLS] $A [SEP]"."""
+    """Add a post-processor, with special tokens by role: "cls $A sep" is "[CLS] $A [SEP]"."""
     tokens = {role: card.get(f"{role}_token") for role in ("cls", "sep", "bos", "eos", "language")}
     used = {word.partition(":")[0] for word in two.split()} & tokens.keys()
 
@@ -103,13 +103,13 @@ def with_template(inner: tokenizers.Tokenizer, card: TokenizerConfig, one: str, 
 
 
 def token_with_id(inner: tokenizers.Tokenizer, token: str) -> tuple[str, int]:
-    """A token with its id, as what stands around a text is told."""
+    """A token with its id, as a post-processor needs it."""
     if (id := inner.token_to_id(token)) is None:
         raise ValueError(f"{token!r} stands around every text, and the vocabulary has no such token")
     return token, id
 
 
-FOREIGN = "\ufdd0"  # no character: begins pieces of the other language, which no text of this one has
+FOREIGN = "\ufdd0"  # a noncharacter: starts tokens of the other language, which no text contains
 LANGUAGES = """ar_AR cs_CZ de_DE en_XX es_XX et_EE fi_FI fr_XX gu_IN hi_IN it_IT ja_XX kk_KZ ko_KR lt_LT lv_LV my_MM
     ne_NP nl_XX ro_RO ru_RU si_LK tr_TR vi_VN zh_CN"""
 MORE = """af_ZA az_AZ bn_IN fa_IR he_IL hr_HR id_ID ka_GE km_KH mk_MK ml_IN mn_MN mr_IN pl_PL ps_AF pt_XX sv_SE sw_KE
@@ -119,7 +119,7 @@ MORE = """af_ZA az_AZ bn_IN fa_IR he_IL hr_HR id_ID ka_GE km_KH mk_MK ml_IN mn_M
 def unigram_tokenizer(
     scores: list[tuple[str, float]], unknown: int, charsmap: bytes, before: Iterable[Any] = ()
 ) -> tokenizers.Tokenizer:
-    """The likeliest pieces of each word; a space is a ▁ before it."""
+    """Unigram: the most likely tokens of each word; a space is a ▁ before it."""
     inner = tokenizers.Tokenizer(models.Unigram(scores, unknown, False))
     steps = [*before, *([normalizers.Precompiled(charsmap)] if charsmap else [])]
     if steps:
@@ -131,7 +131,7 @@ def unigram_tokenizer(
 
 
 def convert_t5(read: FileReader, card: TokenizerConfig) -> tokenizers.Tokenizer:
-    """Pieces, and after them the tokens that stand for what was taken out of a text, the last first."""
+    """T5: Unigram tokens, then sentinel tokens, the last one first."""
     told, holes = sentencepiece_file.parse_sentencepiece(read("spiece.model")), int(card.get("extra_ids", 100))
     if not 0 <= holes <= 10_000:
         raise ValueError(f"extra_ids is {holes}")
@@ -142,7 +142,7 @@ def convert_t5(read: FileReader, card: TokenizerConfig) -> tokenizers.Tokenizer:
 
 
 def convert_albert(read: FileReader, card: TokenizerConfig) -> tokenizers.Tokenizer:
-    """Small letters without accents, and no piece that ends in a number and a comma."""
+    """ALBERT: lower case without accents; no token ends in a digit and a comma."""
     told = sentencepiece_file.parse_sentencepiece(read("spiece.model"))
     scores = [(text, score - 100 * (text[-1:] == "," and text[-2:-1].isdigit())) for text, score in told.scores]
     before: list[Any] = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
@@ -153,7 +153,7 @@ def convert_albert(read: FileReader, card: TokenizerConfig) -> tokenizers.Tokeni
 
 
 def convert_fairseq(read: FileReader, card: TokenizerConfig, codes: Iterable[str] = ()) -> tokenizers.Tokenizer:
-    """Four special tokens in the place of SentencePiece's three, and others after all pieces."""
+    """fairseq (XLM-R): four special tokens instead of SentencePiece's three, and others after all tokens."""
     told = sentencepiece_file.parse_sentencepiece(read("sentencepiece.bpe.model"))
     first = [card[key] for key in ("bos_token", "pad_token", "eos_token", "unk_token")]
     own, last = [(token, 0.0) for token in first], [(token, 0.0) for token in (*codes, card["mask_token"])]
@@ -167,7 +167,7 @@ def convert_xlm_roberta(read: FileReader, card: TokenizerConfig) -> tokenizers.T
 
 
 def convert_mbart(read: FileReader, card: TokenizerConfig) -> tokenizers.Tokenizer:
-    """A text ends with its language; in the later model of fifty languages it begins with it."""
+    """mBART: a text ends with its language; in mBART-50 it starts with it."""
     later = card.get("tokenizer_class", "").startswith("MBart50")
     inner = convert_fairseq(read, card, [*LANGUAGES.split(), *(MORE.split() if later else ())])
     card = {**card, "language_token": card.get("src_lang") or "en_XX"}
@@ -176,7 +176,7 @@ def convert_mbart(read: FileReader, card: TokenizerConfig) -> tokenizers.Tokeniz
 
 
 def convert_llama(read: FileReader, card: TokenizerConfig) -> tokenizers.Tokenizer:
-    """Pairs of pieces are merged over the whole text, spaces and all; what is unknown is bytes."""
+    """Llama: BPE merges over the whole text, spaces included; unknown characters are bytes."""
     told = sentencepiece_file.parse_sentencepiece(read("tokenizer.model"))
     if not told.bpe:
         raise ValueError("pieces of type 1 (unigram), where a Llama has 2 (bpe)")
@@ -209,10 +209,9 @@ def convert_llama(read: FileReader, card: TokenizerConfig) -> tokenizers.Tokeniz
 
 
 def convert_marian(read: FileReader, card: TokenizerConfig, side: str = "source") -> tokenizers.Tokenizer:
-    """The pieces of one language under the ids of a vocabulary that two languages share.
+    """Marian: the SentencePiece tokens of one language, with the ids of a vocabulary shared by two.
 
-    A piece that the vocabulary lacks is said in smaller ones. Where a text begins with the name of a language
-    (>>fra<<), that is one token.
+    A token that the vocabulary lacks is split further. A language code at the start of a text (>>fra<<) is one token.
     """
     told, ids = sentencepiece_file.parse_sentencepiece(read(f"{side}.spm")), json.loads(read("vocab.json"))
     size, unknown = max(ids.values()) + 1, ids[card["unk_token"]]
@@ -256,7 +255,7 @@ SLOW_FILES = {
     convert_llama: ("tokenizer.model",),
     convert_marian: ("source.spm", "target.spm", "vocab.json"),
 }
-# By the class of transformers and by the kind of model; with what each calls its special tokens unless said.
+# By tokenizer class of transformers and by model type; with the default special tokens of each.
 MAKERS: dict[str, tuple[Callable[..., tokenizers.Tokenizer], dict[str, str]]] = {
     "bert": (convert_wordpiece, BERT),
     "distilbert": (convert_wordpiece, BERT),
@@ -280,11 +279,11 @@ MAKERS: dict[str, tuple[Callable[..., tokenizers.Tokenizer], dict[str, str]]] = 
     "llama": (convert_llama, {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}),
     "marian": (convert_marian, {"unk_token": "<unk>", "eos_token": "</s>", "pad_token": "<pad>"}),
 }
-ALIKE = {"gptneo": "gpt2", "mistral": "llama", "cliptextmodel": "clip"}  # models whose tokenizer is another's
+ALIKE = {"gptneo": "gpt2", "mistral": "llama", "cliptextmodel": "clip"}  # model types that use another's tokenizer
 
 
 def slow_kind(card: TokenizerConfig, settings: TokenizerConfig) -> str | None:
-    """Which of them the folder's own words name."""
+    """The kind that the folder's files name."""
     for word in (card.get("tokenizer_class"), settings.get("tokenizer_class"), settings.get("model_type")):
         name = str(word or "").removesuffix("Fast").removesuffix("Tokenizer").lower().replace("_", "").replace("-", "")
         if (name := ALIKE.get(name, name)) in MAKERS:
@@ -299,20 +298,20 @@ def slow_files(kind: str) -> tuple[str, ...]:
 def convert_slow_tokenizer(
     kind: str, read: FileReader, card: TokenizerConfig, side: str = "source"
 ) -> tuple[tokenizers.Tokenizer, TokenizerConfig]:
-    """The tokenizer of a kind, and its card with every special token that it has."""
+    """Build the tokenizer of a kind, and its config with all special tokens."""
     make, usual = MAKERS[kind]
     said = {key: token_content(value) for key, value in card.items() if key.endswith("_token") and value}
     card = {**usual, **card, **said}
     inner = make(read, card, **({"side": "target" if side == "target" else "source"} if make is convert_marian else {}))
     known = {token for key in usual if inner.token_to_id(token := card[key]) is not None}
-    mask = card.get("mask_token") if make is not convert_wordpiece else None  # it takes the space before it along
+    mask = card.get("mask_token") if make is not convert_wordpiece else None  # it includes the space before
     inner.add_special_tokens([AddedToken(token, lstrip=token == mask, normalized=False) for token in sorted(known)])
     add_extra_tokens(inner, card)
     return inner, {key: value for key, value in card.items() if key not in usual or value in known}
 
 
 def add_extra_tokens(inner: tokenizers.Tokenizer, card: TokenizerConfig) -> None:
-    """Tokens that were added to a vocabulary later, each under the id that the folder says."""
+    """Add tokens that were added to a vocabulary later, with the folder's ids."""
     said = card.get("added_tokens_decoder") or {}
     later = {int(id): token for id, token in said.items()}
     for id, token in sorted(later.items()):

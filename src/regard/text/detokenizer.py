@@ -1,28 +1,28 @@
-"""Incremental detokenizer: text as it becomes certain, while ids arrive one by one.
+"""Incremental detokenizer: emits text as soon as it is certain, while ids arrive one by one.
 
-One token may be a third of a character, and a decoder may hang a space on what follows. Text once emitted never
-changes, and all of it together is what `decode` makes of the same ids.
+A token may be a part of a character, and a decoder may add a space that depends on the next token. Emitted text never
+changes, and all of it together equals `decode` of the same ids.
 """
 
 import codecs
 from collections.abc import Callable
 from typing import Protocol
 
-HALF = "\ufffd"  # what decoders write where bytes do not make a character (yet)
+HALF = "\ufffd"  # what decoders write for incomplete characters
 
 
 class Detokenizer(Protocol):
     def put(self, id: int) -> str:
-        """What can be said now that this id is known: nothing, some characters, many."""
+        """Add an id; returns the text that is now certain, possibly none."""
         ...
 
     def flush(self) -> str:
-        """What is left when nothing more comes."""
+        """The remaining text at the end."""
         ...
 
 
 class ByteDetokenizer:
-    """For tokens that are bytes: says a character when its last byte is there."""
+    """Detokenizer for byte-level tokens: emits a character with its last byte."""
 
     def __init__(self, spell: Callable[[int], bytes]) -> None:
         self.spell, self.decoder = spell, codecs.getincrementaldecoder("utf-8")("replace")
@@ -35,10 +35,10 @@ class ByteDetokenizer:
 
 
 class RollingDetokenizer:
-    """For any other decoder: decodes the last ids with and without the newest, and says what it added.
+    """Detokenizer for any other decoder: decodes the last ids with and without the newest, and emits the difference.
 
-    ids   ... │ said, kept as context │ not said yet
-              start                   seen
+    ids   ... │ emitted, as context │ not emitted yet
+              start                 seen
     """
 
     def __init__(self, decode: Callable[[list[int]], str]) -> None:

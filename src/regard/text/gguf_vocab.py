@@ -1,8 +1,7 @@
-"""The tokenizer of a GGUF file, built from lists: tokens in the order of their ids, and how they join.
+"""GGUF tokenizer, built from lists: tokens in the order of their ids, and how they merge.
 
-gpt2     merges in the order in which they were learned, over GPT-2's letters for bytes; `split` names how words
-         are found before that
-llama    a score for each piece, as SentencePiece has it: of all neighbours those join first that make the likeliest
+gpt2     merges in the order of training, over GPT-2's letters for bytes; `split` names the pre-tokenizer
+llama    a score for each token, as in SentencePiece: of all neighbours those with the best result merge first
 """
 
 from collections.abc import Callable, Sequence
@@ -16,11 +15,11 @@ from regard.config.errors import DataError, did_you_mean
 from regard.text.tokenizer import Tokenizer
 from regard.text.tokenizer_files import mute_stderr, tokenizer_errors
 
-# Types of tokens: a piece of text; the unknown; never part of a text; added by a user, and found there as a whole.
+# Token types: normal; unknown; control, never part of a text; user-defined, matched in a text as a whole.
 PLAIN, UNKNOWN, CONTROL, OWN = 1, 2, 3, 4
-LONGEST = 256  # letters: no longer piece is put together from two
-BLANK = "▁"  # a space, where pieces have one
-# How words are found, one regex after the other.
+LONGEST = 256  # longest token in characters that is merged from two
+BLANK = "▁"  # the space in tokens
+# Pre-tokenizers: regexes applied one after the other.
 GPT2 = (r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",)
 LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
@@ -31,14 +30,14 @@ SPLITS = {
     "gpt-2": GPT2, "smollm": (r"\p{N}", *GPT2), "llama-bpe": LLAMA3, "llama3": LLAMA3, "llama-v3": LLAMA3,
     "qwen2": QWEN2, "deepseek-r1-qwen": QWEN2,
 }  # fmt: skip
-WHOLE_WORD_SPLITS = ("llama-bpe", "llama3", "llama-v3")  # a word that is a token is never put together
-COMPOSED = ("qwen2", "deepseek-r1-qwen")  # letters with accents are one
+WHOLE_WORD_SPLITS = ("llama-bpe", "llama3", "llama-v3")  # a word that is a token is not merged from parts
+COMPOSED = ("qwen2", "deepseek-r1-qwen")  # accented letters are composed (NFC)
 
 
 @dataclass(frozen=True)
 class GgufVocab:
-    """`types` says of each token what it is for; `start` is the id before every text, if there is one; `blank`, whether
-    a text begins as if after a space."""
+    """GGUF vocabulary. `types` gives the type of each token; `start` is the id before every text, if any; `blank`:
+    whether a text starts as if after a space."""
 
     kind: str
     tokens: Sequence[str]
@@ -51,7 +50,7 @@ class GgufVocab:
 
 
 def tokenizer_from_gguf(lists: GgufVocab, card: dict[str, Any]) -> Tokenizer:
-    """The tokenizer that lists describe; `card` is its tokenizer_config.json."""
+    """Build the tokenizer of these lists; `card` is its tokenizer_config.json."""
     if lists.kind not in KINDS:
         raise DataError(f"tokenizer: no kind {lists.kind[:64]!r}{did_you_mean(lists.kind, KINDS)} known are "
                         f"{', '.join(KINDS)}")  # fmt: skip
@@ -79,7 +78,7 @@ def token_ids(lists: GgufVocab) -> dict[str, int]:
 
 
 def bpe_tokenizer(lists: GgufVocab) -> tokenizers.Tokenizer:
-    """GPT-2's."""
+    """Byte-level BPE, as in GPT-2."""
     if lists.split not in SPLITS:
         raise DataError(f"tokenizer: no way of finding words {lists.split!r}{did_you_mean(lists.split, SPLITS)} known "
                         f"are {', '.join(SPLITS)}")  # fmt: skip
@@ -102,7 +101,7 @@ def parse_merge(merge: str, ids: dict[str, int]) -> tuple[str, str]:
 
 
 def sentencepiece_tokenizer(lists: GgufVocab) -> tokenizers.Tokenizer:
-    """SentencePiece's."""
+    """BPE by scores, as in SentencePiece."""
     model = models.BPE(
         token_ids(lists), derive_merges(lists), byte_fallback=True, fuse_unk=True, unk_token=unknown_token(lists)
     )
@@ -115,12 +114,12 @@ def sentencepiece_tokenizer(lists: GgufVocab) -> tokenizers.Tokenizer:
 
 
 def unknown_token(lists: GgufVocab) -> str | None:
-    """What stands for a character that has neither a piece nor bytes."""
+    """The token for a character without a token or bytes."""
     return next((token for token, each in zip(lists.tokens, lists.types, strict=False) if each == UNKNOWN), None)
 
 
 def derive_merges(lists: GgufVocab) -> list[tuple[str, str]]:
-    """The two pieces that each piece may be put together from, the likeliest first."""
+    """The possible pairs that merge into each token, most likely first."""
     ids, found = token_ids(lists), list[tuple[float, int, int, str, str]]()
     types = lists.types or [PLAIN] * len(lists.tokens)
     for piece, score, kind in zip(lists.tokens, lists.scores, types, strict=True):

@@ -1,12 +1,12 @@
-"""Parser of SentencePiece files (spiece.model, tokenizer.model, source.spm): pieces with scores, and how to use them.
+"""SentencePiece file parser (spiece.model, tokenizer.model, source.spm): pieces with scores, and the settings for them.
 
-Such a file is a protocol buffer: fields, each a number, a kind and a value, and some of the values are fields again.
+Such a file is a protocol buffer: fields, each a number, a wire type and a value, and some values are nested fields.
 
     1 pieces      1 piece "▁the"   2 score -3.1   3 type (1 normal, 2 unknown, 3 control, 4 user's, 5 unused, 6 byte)
-    2 trainer     3 model type (1 unigram, 2 bpe)   35 bytes for what is unknown   40 id of the unknown
-    3 normalizer  2 a compiled table of characters
+    2 trainer     3 model type (1 unigram, 2 bpe)   35 byte fallback   40 id of the unknown piece
+    3 normalizer  2 a compiled character map
 
-Of two hundred settings these few decide how a text is cut; the rest tells how the pieces were found.
+Of two hundred settings these few decide how a text is split; the rest describe training.
 """
 
 import math
@@ -18,7 +18,7 @@ from typing import NamedTuple
 from regard.text.tokenizer_limits import check_charsmap
 
 NORMAL, UNKNOWN, CONTROL, USERS, UNUSED, BYTE = range(1, 7)
-LONGEST = 1024  # bytes of a piece; SentencePiece itself makes none longer than 16 characters unless told to
+LONGEST = 1024  # bytes of a piece; SentencePiece makes none longer than 16 characters by default
 MOST = 1 << 21  # pieces
 
 Value = int | bytes
@@ -32,7 +32,7 @@ class SentencePiece(NamedTuple):
 
 @dataclass
 class SentencePieceModel:
-    """What a file says; `bpe` where pairs are merged, else the likeliest pieces are searched for."""
+    """The contents of a SentencePiece file; `bpe` for merges, else Unigram."""
 
     pieces: list[SentencePiece] = field(default_factory=list)
     bpe: bool = False
@@ -46,7 +46,7 @@ class SentencePieceModel:
 
 
 def parse_sentencepiece(data: bytes) -> SentencePieceModel:
-    """The pieces in a file; ValueError where it is none."""
+    """Parse a SentencePiece file; ValueError if it is none."""
     found = SentencePieceModel()
     for number, value in protobuf_fields(data):
         if number == 1:
@@ -76,7 +76,7 @@ def parse_piece(data: bytes) -> SentencePiece:
 
 
 def protobuf_fields(data: bytes) -> Iterator[tuple[int, Value]]:
-    """The number and the value of each field; every length is held against what is left."""
+    """The number and value of each field; lengths are checked against the remaining bytes."""
     at = 0
     while at < len(data):
         key, at = read_varint(data, at)
@@ -97,7 +97,7 @@ def protobuf_fields(data: bytes) -> Iterator[tuple[int, Value]]:
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """A number of any length, seven bits a byte, and where it ends."""
+    """A varint, seven bits per byte, and its end offset."""
     value = 0
     for place in range(10):
         if at + place >= len(data):
@@ -122,7 +122,7 @@ def as_int(value: Value) -> int:
 
 
 def merges_from_ranks(vocabulary: dict[str, int]) -> list[tuple[str, str]]:
-    """The pairs that make each piece, in the order of the pieces: SentencePiece keeps a rank where BPE wants pairs."""
+    """BPE merges in the order of the pieces: SentencePiece has ranks where BPE needs pairs."""
     found: list[tuple[int, int, int, int, int, tuple[str, str]]] = []
     for text, id in vocabulary.items():
         for cut in range(1, len(text)):

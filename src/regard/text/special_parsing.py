@@ -1,10 +1,10 @@
-"""Special tokens in a text: finding them, and encoding a text in which only some of them are meant.
+"""Special tokens in a text: finding them, and encoding a text in which only some of them count.
 
     rendered template    <|im_start|> user\n │ what is <|im_end|> ? │ <|im_end|> \n ...
-                         control token         content: spelt out     control token
+                         control token         content: plain text   control token
 
-A published tokenizer either parses all special tokens in a text or none. A rendered chat has both kinds: those that the
-template wrote are meant, those that a user typed in a message are text.
+A published tokenizer parses either all special tokens in a text or none. A rendered chat has both kinds: those written
+by the template count, those typed by a user are text.
 """
 
 import json
@@ -18,17 +18,17 @@ from tokenizers import models
 
 from regard.config.errors import DataError
 
-LONGEST_KEPT = 1 << 15  # letters of a pattern: Llama 3's 256 special tokens have 8,000
+LONGEST_KEPT = 1 << 15  # characters of a pattern: Llama 3's 256 special tokens have 8,000
 
 
 def any_token_pattern(tokens: Iterable[str]) -> str:
-    """A pattern that finds each of these tokens, the longest first."""
+    """A pattern that matches any of these tokens, the longest first."""
     return f"({'|'.join(re.escape(token) for token in sorted(tokens, key=len, reverse=True))})"
 
 
 def compile_tokens(tokens: Iterable[str]) -> re.Pattern[str]:
-    """The compiled pattern of these tokens. Python keeps the last 512 that it compiled: with a megabyte each of those
-    of many tokens, they would stay long after their tokenizers are gone."""
+    """The compiled pattern of these tokens, without Python's cache: it keeps the last 512 patterns, which for many
+    tokens take a megabyte each and would outlive their tokenizers."""
     found = re.compile(any_token_pattern(tokens))
     if len(found.pattern) > LONGEST_KEPT:
         re.purge()
@@ -36,17 +36,17 @@ def compile_tokens(tokens: Iterable[str]) -> re.Pattern[str]:
 
 
 def special_pattern(spec: Mapping[str, Any], inner: tokenizers.Tokenizer) -> re.Pattern[str] | None:
-    """Finds special tokens in a text, as it is written or normalized; None where a tokenizer.json has none."""
+    """The pattern of special tokens in a text, as written or normalised; None if the tokenizer has none."""
     tokens = {token["content"] for token in spec["added_tokens"] if token["special"]}
-    if inner.normalizer is not None:  # some are looked for in the normalized text: [sep] for [SEP]
+    if inner.normalizer is not None:  # some are matched in the normalised text: [sep] for [SEP]
         tokens |= {inner.normalizer.normalize_str(token) for token in tokens}
     return compile_tokens(tokens - {""}) if tokens - {""} else None
 
 
 def can_spell_specials(inner: tokenizers.Tokenizer, tokens: Mapping[str, int], unknown: int | None) -> bool:
-    """Whether the model itself makes a special token of its letters, though none is parsed.
+    """Whether the model can produce a special token from ordinary text, even if none is parsed.
 
-    Unigram takes the likeliest pieces, and in T5's list </s> is a piece like others; of BPE a merge may end in one.
+    Unigram takes the most likely pieces, and T5 has </s> as a piece; BPE merges may result in one.
     """
     if isinstance(inner.model, models.Unigram | models.WordLevel):
         return bool(tokens)
@@ -56,10 +56,10 @@ def can_spell_specials(inner: tokenizers.Tokenizer, tokens: Mapping[str, int], u
 
 
 class TemplateEncoder:
-    """Encodes texts in which only the control tokens that a template wrote are parsed, and nothing typed is one.
+    """Encodes rendered templates: only control tokens written by the template are parsed, none typed by a user.
 
-    Inside is a copy of the tokenizer with a random name for every control token instead of its own: no user can type
-    it, and no model makes it of letters. A control of one character is always text, since no mark fits into it.
+    It is a copy of the tokenizer with random names for all control tokens: no user can type them, and the model cannot
+    produce them from text. A control token of one character is always text, since no mark fits into it.
     """
 
     def __init__(self, inner: tokenizers.Tokenizer, controls: Mapping[str, int]) -> None:
@@ -74,19 +74,19 @@ class TemplateEncoder:
         self.pattern = compile_tokens(longer) if longer else None
 
     def encode(self, text: str, mark: str) -> list[int]:
-        """The ids of a rendered text: a control token that stands there whole is meant, one with a mark is not."""
+        """The ids of a rendered text: an unmarked control token counts, a marked one is text."""
         if self.secret in text:
-            raise DataError("messages: they hold the name of a control token; send them again")  # one in 2^128
+            raise DataError("messages: they hold the name of a control token; send them again")  # probability 2^-128
         meant = self.pattern.sub(lambda found: self.names[found[0]], text) if self.pattern else text
         return self.inner.encode(meant.replace(mark, ""), add_special_tokens=False).ids
 
     def strip_marks(self, text: str, mark: str) -> str:
-        """What is left of a rendered text without its control tokens and marks."""
+        """A rendered text without its control tokens and marks."""
         return (self.pattern.sub("", text) if self.pattern else text).replace(mark, "")
 
 
 def with_renamed_tokens(spec: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """A tokenizer.json with other names for some tokens, which keep their ids and are parsed by these names."""
+    """A tokenizer.json with new names for some tokens; ids stay, and these names are parsed."""
     model = spec["model"]
     for token in spec["added_tokens"]:
         if token["content"] in names:

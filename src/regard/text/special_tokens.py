@@ -3,8 +3,9 @@
     [CLS] how are you ? [SEP] fine , thanks ! [SEP]
       0    0   0   0  0   0    1   1   1    1   1      segment ids: which of the two texts
 
-A tokenizer.json knows that a token is special, not what for: tokenizer_config.json says it, else the usual names do.
-Its post-processor says what stands around a text; without one nothing is added. Truncation cuts the text, never these.
+A tokenizer.json marks a token as special but does not give its role: that is in tokenizer_config.json, or follows from
+the usual names. Its post-processor adds special tokens around a text; without one nothing is added. Truncation shortens
+the text, never these.
 """
 
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from tokenizers import Encoding, Tokenizer
 
 from regard.config.errors import DataError
 
-# A role, the name that transformers has for it, and the tokens that mean it.
+# Role, its name in transformers, and the usual tokens for it.
 SPECIAL_TOKEN_ROLES = {
     "pad": ("pad_token", ("<pad>", "[PAD]", "<|pad|>", "<|padding|>")),
     "bos": ("bos_token", ("<start>", "<s>", "<bos>", "[BOS]", "<sos>", "<|startoftext|>", "<|begin_of_text|>")),
@@ -27,14 +28,14 @@ SPECIAL_TOKEN_ROLES = {
 
 
 def find_special_tokens(spec: dict[str, Any], vocabulary: dict[str, int], card: dict[str, Any]) -> dict[str, int]:
-    """The ids by role: as the card says, or else by name."""
+    """The ids by role, from the config, or else by name."""
     said = {role: token_content(card[key]) for role, (key, _) in SPECIAL_TOKEN_ROLES.items() if card.get(key)}
     tokens = said or added_tokens_by_name(spec)
     return {role: vocabulary[token] for role, token in tokens.items() if token in vocabulary} | unknown_tokens(spec)
 
 
 def token_content(token: Any) -> str:
-    """A card may describe a token ({"content": "<s>", "lstrip": false, ...}) instead of naming it."""
+    """A token in a config, which may be an object ({"content": "<s>", "lstrip": false, ...})."""
     return str(token["content"] if isinstance(token, dict) else token)
 
 
@@ -45,7 +46,7 @@ def added_tokens_by_name(spec: dict[str, Any]) -> dict[str, str]:
 
 
 def unknown_tokens(spec: dict[str, Any]) -> dict[str, int]:
-    """What the model itself says for words it does not know."""
+    """The token of the model for unknown words."""
     model = spec["model"]
     if model["type"] == "Unigram":
         return {} if model["unk_id"] is None else {"unk": model["unk_id"]}
@@ -54,17 +55,17 @@ def unknown_tokens(spec: dict[str, Any]) -> dict[str, int]:
 
 
 def tokenizer_config_of(tokens: dict[str, str]) -> dict[str, Any]:
-    """The tokenizer_config.json that makes `transformers.AutoTokenizer` know the roles."""
+    """The tokenizer_config.json with which `transformers.AutoTokenizer` knows the roles."""
     plain = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
     return plain | {SPECIAL_TOKEN_ROLES[role][0]: token for role, token in tokens.items()}
 
 
 @dataclass(frozen=True)
 class EncodedText:
-    """The ids of a text or a pair with all around them, and for each id where it comes from.
+    """The ids of a text or a pair with special tokens, and the origin of each id.
 
-    `segments` are what a model with segments is given. `owners` says of which text a token is, 0 or 1, and None of a
-    special token; `spans` are the characters of that text from where to where it stands.
+    `segments` are segment ids. `owners` is the text of each token, 0 or 1, and None for a special token; `spans` are
+    its characters in that text.
     """
 
     ids: list[int]
@@ -79,7 +80,7 @@ class EncodedText:
 def encode_with_specials(
     inner: Tokenizer, text: str, other: str | None = None, longest: int | None = None
 ) -> EncodedText:
-    """A text, or two, of at most so many tokens in all: of the longer text is cut first."""
+    """Encode a text, or two, in at most so many tokens: the longer text is truncated first."""
     parts = encode_texts(inner, text, other)
     rooms = truncation_lengths([len(part.ids) for part in parts], tokens_left(inner, len(parts), longest))
     for part, share in zip(parts, rooms, strict=True):
@@ -92,7 +93,7 @@ def encode_texts(inner: Tokenizer, *texts: str | None) -> list[Encoding]:
 
 
 def tokens_left(inner: Tokenizer, texts: int, longest: int | None) -> int:
-    """How many tokens are left for the texts themselves."""
+    """The number of tokens available for the texts themselves."""
     if longest is None:
         return 2**31
     left = longest - inner.num_special_tokens_to_add(texts == 2)
@@ -102,7 +103,7 @@ def tokens_left(inner: Tokenizer, texts: int, longest: int | None) -> int:
 
 
 def truncation_lengths(lengths: list[int], left: int) -> list[int]:
-    """How much of each text is kept; while the shorter one fits into half of the room, it is kept whole."""
+    """The kept length of each text; the shorter one is kept whole if it fits into half of the room."""
     if sum(lengths) <= left:
         return lengths
     if len(lengths) == 1:
@@ -112,10 +113,11 @@ def truncation_lengths(lengths: list[int], left: int) -> list[int]:
 
 
 def truncate_encoding(part: Encoding, length: int) -> None:
-    """Keep so many tokens, and forget the rest.
+    """Truncate an encoding, and drop the rest.
 
-    The library keeps what it cuts off, in pieces of the same length, and puts each piece of one text beside each of the
-    other where it adds special tokens: gigabytes for two long texts. Cut again, all of them are gone but one token.
+    The library keeps the overflow in parts of the same length, and combines each part of one text with each of the
+    other when it adds special tokens: gigabytes for two long texts. A second truncation reduces the overflow to one
+    token.
     """
     part.truncate(length + 1)
     part.truncate(length)
@@ -123,7 +125,7 @@ def truncate_encoding(part: Encoding, length: int) -> None:
 
 def add_special_tokens(inner: Tokenizer, first: Encoding, second: Encoding | None = None) -> EncodedText:
     made = inner.post_process(first, second, add_special_tokens=True)
-    # in their order the texts' own tokens; the library forgets whose some are, and trims some spans a second time
+    # the text's own tokens in order; the library loses the origin of some, and trims some spans a second time
     parts = [(number, span) for number, part in enumerate((first, second)) if part for span in part.offsets]
     own = iter(parts)
     told = [(None, (0, 0)) if special else next(own, (None, (0, 0))) for special in made.special_tokens_mask]

@@ -1,7 +1,7 @@
-"""Split points: where a long text may be cut without changing its tokens.
+"""Split points: positions where a long text may be cut without changing its tokens.
 
-Files larger than memory are read in parts, and parts can be encoded side by side. Most cuts are harmless only by luck;
-those here are harmless because the rule that finds words ends one at the same place, with or without what follows.
+Files larger than memory are read in parts, and parts can be encoded in parallel. Most cuts preserve tokens only by
+chance; those here always do, because the pre-tokenizer ends a word there whatever text follows.
 """
 
 import re
@@ -14,42 +14,42 @@ Borders = Literal["anywhere", "between words", "nowhere"]
 # line break. No longer than 64 letters twice: WordPiece takes quadratic time within a word.
 WORD_PATTERN = r" ?\w{1,64}(?:['’]\w{1,64})?| ?[^\w\s]|\s"
 
-# The rules for which "between words" holds, as a tokenizer.json has them: GPT-2's, and those made in `trainers`.
+# Pre-tokenizers with words of this kind, as in tokenizer.json: GPT-2's, and those made in `trainers`.
 GPT2 = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
 SPLIT = {"type": "Split", "pattern": {"Regex": WORD_PATTERN}, "behavior": "Isolated", "invert": False}
 LETTERS = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}
 KNOWN = (GPT2, SPLIT, {"type": "Sequence", "pretokenizers": [SPLIT, LETTERS]})
 
-# Before a single space between letters; after a single line break between characters that are not space.
+# Before a single space between letters; after a single newline between characters that are not space.
 BORDER = re.compile(r"(?<=[A-Za-z])(?= [A-Za-z])|(?<=\S\n)(?=\S)")
 NEAR = 4096
 
 
 def split_pattern(spec: dict[str, Any], direct: bool, parse: bool = False) -> Borders:
-    """Where texts may be cut for the tokenizer that a tokenizer.json describes; `parse`: special tokens are parsed."""
+    """The split points of a tokenizer.json; `parse`: special tokens are parsed."""
     if direct:
         return "anywhere"
-    by_itself = spec["normalizer"] in (None, {"type": "Lowercase"})  # each character is changed by itself, or none
-    # an added token may hold a border; a special one that is parsed, where it has or takes space
+    by_itself = spec["normalizer"] in (None, {"type": "Lowercase"})  # character by character
+    # an added token may contain a split point; a parsed special token too, if it contains or strips space
     crossing = any(not token["special"] or (parse and touches_spaces(token)) for token in spec["added_tokens"])
     known = without_trim_offsets(spec["pre_tokenizer"]) in KNOWN
     return "between words" if by_itself and known and not crossing else "nowhere"
 
 
 def touches_spaces(token: dict[str, Any]) -> bool:
-    """Whether a token in a text depends on the space around it, or has some."""
+    """Whether an added token contains space or strips it from its surroundings."""
     return token["lstrip"] or token["rstrip"] or token["single_word"] or any(map(str.isspace, token["content"]))
 
 
 def without_trim_offsets(tree: Any) -> Any:
-    """Without `trim_offsets`, which changes no token."""
+    """The pre-tokenizer without `trim_offsets`, which changes no token."""
     if isinstance(tree, dict):
         return {name: without_trim_offsets(value) for name, value in tree.items() if name != "trim_offsets"}
     return [without_trim_offsets(value) for value in tree] if isinstance(tree, list) else tree
 
 
 def split_at_borders(parts: Iterable[str], borders: Borders) -> Iterator[str]:
-    """The parts with their ends moved back to the last border; what follows it goes with the next."""
+    """The parts with their ends moved back to the last split point; the rest goes to the next part."""
     held: list[str] = []
     for part in parts:
         if at := last_border(part, borders):
@@ -61,10 +61,10 @@ def split_at_borders(parts: Iterable[str], borders: Borders) -> Iterator[str]:
 
 
 def last_border(part: str, borders: Borders) -> int:
-    """The place of the last border in a part, 0 if there is none."""
+    """The last split point in a part, 0 if there is none."""
     if borders != "between words":
         return len(part) if borders == "anywhere" else 0
-    for start in (max(0, len(part) - NEAR), 0):  # nearly always there is one close to the end
+    for start in (max(0, len(part) - NEAR), 0):  # usually there is one near the end
         if places := [found.end() for found in BORDER.finditer(part, start)]:
             return places[-1]
     return 0

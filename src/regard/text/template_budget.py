@@ -1,9 +1,9 @@
-"""The render budget: the steps and letters that one rendering of a chat template may spend.
+"""Render budget: the steps and characters that one rendering of a chat template may spend.
 
-    steps      each turn of a loop, each call, each filter, each value that is looked at, and its length
-    letters    each letter of a text that is made or written; what would be too long is refused before it is made
+    steps      each loop iteration, call, filter and value that is read, and its length
+    letters    each character of a text that is created or written; too long a text is refused before it is created
 
-Each function here does what Jinja or Python would do, and charges the budget for it.
+Each function here does the same as Jinja or Python, and charges the budget for it.
 """
 
 import operator
@@ -19,18 +19,18 @@ from jinja2.utils import Namespace
 from markupsafe import Markup
 
 MAX_STEPS, MAX_LETTERS, MAX_BITS = 500_000, 1 << 26, 4096
-ITEM = 16  # letters: the room that a place in a list takes
-READ = 250  # letters that are read in the time of a step
-QUOTED = 12  # letters that one becomes at most where a list or a table is said: \ud83d\ude00
-ESCAPED = 6  # letters that one becomes at most in HTML
-CASED = 3  # letters that one becomes at most in another case: ΐ in capitals has an accent and a diaeresis behind it
-LONGEST_NUMBER = 1000  # letters
-WIDE_FORMAT = re.compile(r"%(\([^)]*\))?[^A-Za-z%]*(\d{3}|\*)")  # a width of a hundred and more that a format asks for
-REPR = re.compile(r"%(\([^)]*\))?[^A-Za-z%]*[ra]")  # a place that is filled with what Python would type
+ITEM = 16  # characters: the memory of a list entry
+READ = 250  # characters read in the time of a step
+QUOTED = 12  # most characters for one in a quoted list or dict: \ud83d\ude00
+ESCAPED = 6  # most characters for one in HTML
+CASED = 3  # most characters for one after a change of case: ΐ in capitals has an accent and a diaeresis
+LONGEST_NUMBER = 1000  # characters
+WIDE_FORMAT = re.compile(r"%(\([^)]*\))?[^A-Za-z%]*(\d{3}|\*)")  # a format with a width of a hundred or more
+REPR = re.compile(r"%(\([^)]*\))?[^A-Za-z%]*[ra]")  # a format with Python's repr
 
 
 class BudgetExceeded(jinja2.TemplateError):
-    """The render budget is spent."""
+    """Raised when the render budget is exceeded."""
 
 
 class RenderBudget:
@@ -51,7 +51,7 @@ CURRENT_BUDGET: ContextVar[RenderBudget] = ContextVar("render_budget")
 
 @contextmanager
 def render_budget() -> Iterator[RenderBudget]:
-    """Inside, a template may spend as much as one rendering may."""
+    """Context with a new budget for one rendering."""
     fresh = RenderBudget()
     before = CURRENT_BUDGET.set(fresh)
     try:
@@ -65,9 +65,9 @@ def charge(steps: int = 1, letters: int = 0) -> None:
 
 
 def text_size(value: Any, quoted: int = 1) -> int:
-    """How many letters a value has when it is said, every part of it paid for: what stands there twice counts twice.
+    """The length of a value as text, charged for every part, repeated parts included.
 
-    A letter within a list or a table counts as `quoted`, with what stands between the parts.
+    A character within a list or dict counts as `quoted`, plus the separators.
     """
     letters, rest = 0, [value]
     while rest:
@@ -80,7 +80,7 @@ def text_size(value: Any, quoted: int = 1) -> int:
             letters += 4 * len(each)
             rest += [*each.keys(), *each.values()]
         elif isinstance(each, range):
-            charge(1 + len(each) // 8)  # to look for something in it takes as long as it is
+            charge(1 + len(each) // 8)  # searching takes time proportional to the length
             letters += ITEM * len(each)
         elif isinstance(each, Collection):
             charge(1 + len(each))
@@ -100,15 +100,15 @@ def charge_value(value: Any) -> Any:
 
 
 def join_charged(parts: list[Any]) -> str:
-    """Texts one after the other."""
+    """Concatenated texts, charged."""
     check_growth(sum(text_size(part, QUOTED) for part in parts))
     return charge_result("".join(map(str, parts)))  # type: ignore[no-any-return]
 
 
 def charge_slice(value: Any, start: Any, stop: Any, step: Any) -> Any:
-    """A part of a text or a list, which is another one."""
+    """A slice of a text or a list, charged."""
     if isinstance(value, str | list | tuple):
-        # a slice of a text is read and copied, letter by letter where it has a step
+        # a slice of a text with a step is copied character by character
         many = len(range(*slice(start, stop, step).indices(len(value))))
         charge(1 + (many // READ if step in (None, 1) else many // 16))
         check_growth(many * (1 if isinstance(value, str) else ITEM))
@@ -117,14 +117,14 @@ def charge_slice(value: Any, start: Any, stop: Any, step: Any) -> Any:
 
 
 def charge_loop(values: Iterable[Any], letters: int) -> Iterator[Any]:
-    """What a loop goes over; a turn costs a step, and what stands in the loop as it is."""
+    """The items of a loop; an iteration costs a step, and its constant text."""
     for each in values:
         charge(1, letters)
         yield each
 
 
 def charge_result(value: Any) -> Any:
-    """What a call or a filter answers; what comes one by one is paid for one by one."""
+    """The result of a call or filter; iterators are charged item by item."""
     if isinstance(value, str):
         charge(1 + len(value) // 1000, len(value))
     elif isinstance(value, list | tuple | Mapping):
@@ -142,13 +142,13 @@ def charge_result(value: Any) -> Any:
 
 
 def check_growth(count: int) -> None:
-    """Refuse what would grow so large, before it does."""
+    """Raise before a text or list of this size is created."""
     if count > CURRENT_BUDGET.get().letters:
         raise BudgetExceeded(f"it makes more than {MAX_LETTERS:,} letters")
 
 
 def charge_operands(left: Any, right: Any) -> None:
-    """Pay for what an operator reads, and refuse what it does not know: sets grow out of sight."""
+    """Charge for the operands of an operator; unknown types are refused, since their size cannot be tracked."""
     for each in (left, right):
         if isinstance(each, str):
             charge(len(each) // 1000)
@@ -178,11 +178,11 @@ def raise_power(left: Any, right: Any) -> Any:
 
 
 def modulo(left: Any, right: Any) -> Any:
-    """Of numbers; a text is a format that is filled in."""
+    """Modulo of numbers, or formatting of a text."""
     if isinstance(left, str):
-        charge(left.count("%(") * len(left) // READ)  # behind each the end of a name is looked for, up to the end
+        charge(left.count("%(") * len(left) // READ)  # for each name its end is searched up to the end of the text
         quoted = QUOTED if REPR.search(left) else 1
-        check_growth(len(left) + left.count("%") * (99 + quoted * text_size(right, QUOTED)))  # each may say all of it
+        check_growth(len(left) + left.count("%") * (99 + quoted * text_size(right, QUOTED)))  # each inserts all
         if WIDE_FORMAT.search(left):
             raise BudgetExceeded(f"it writes into {left[:40]!r}, as wide as that says")
     return left % right
@@ -193,7 +193,7 @@ def charge_split(text: str, *rest: Any) -> None:
 
 
 def charge_reverse_search(text: str, *rest: Any) -> None:
-    """Python looks for a text from the end as if each letter could be its last: all letters times all letters."""
+    """Charge for a reverse search, which takes the product of both lengths in Python."""
     charge(len(text) * (len(rest[0]) if rest and isinstance(rest[0], str) else 1) // (16 * READ))
 
 
@@ -203,7 +203,7 @@ def charge_reverse_split(text: str, *rest: Any) -> None:
 
 
 def charge_strip(text: Any, *rest: Any) -> None:
-    """Each letter of one text is looked for among all of the other."""
+    """Charge for strip, which searches each character of one text in the other."""
     if isinstance(text, str) and rest and isinstance(rest[0], str):
         charge(len(text) * len(rest[0]) // READ)
 
@@ -215,13 +215,13 @@ def charge_replace(text: Any, old: Any = "", new: Any = "", *most: Any) -> None:
 
 
 def charge_case(text: Any, *rest: Any) -> None:
-    """A text in another case. Python makes room for the longest that may come of it, four bytes for each letter."""
+    """Charge for a change of case: Python allocates for the longest result, four bytes per character."""
     if isinstance(text, str) and not text.isascii():
         check_growth(CASED * len(text))
 
 
 def charge_letters(text: Any, steps: int) -> None:
-    """A text that is taken for a list of letters, each of which is an object of its own."""
+    """Charge for a text treated as a list of characters, each an object."""
     if isinstance(text, str):
         charge(1 + steps * len(text) // 8)
 
@@ -243,7 +243,7 @@ CHARGED_METHODS: dict[str, Callable[..., None]] = {
 
 
 def bounded_range(*given: Any) -> range:
-    """Python's range, if it is one of few."""
+    """Python's range, with a limited number of items."""
     found = range(*given)
     if len(found) > MAX_STEPS:
         raise BudgetExceeded(f"range{given} has {len(found):,} numbers")

@@ -1,9 +1,9 @@
-"""The Jinja sandbox for chat templates of unknown origin: they reach nothing, end in time and stay small.
+"""Jinja sandbox for untrusted chat templates: no access to Python, limited time and memory.
 
-Jinja's sandbox keeps a template away from Python's insides. It says nothing of `range(10**9)` in a loop in a loop, of
-"a" * 10**12, or of a list that holds itself twice, sixty levels deep. So here what a template may call stands in closed
-tables, and whatever takes time or memory is charged to a budget that every rendering gets anew
-(`regard.text.template_budget`). A template that exceeds it is refused in one sentence.
+Jinja's sandbox protects Python's internals. It does not limit `range(10**9)` in nested loops, "a" * 10**12, or a list
+that contains itself twice, sixty levels deep. Here a template may call only what is in closed tables, and time and
+memory are charged to a budget for each rendering (`regard.text.template_budget`). A template that exceeds it raises an
+error of one sentence.
 """
 
 import json
@@ -50,7 +50,7 @@ from regard.text.template_budget import (
     text_size,
 )
 
-CALL = 10  # steps: a call takes so much longer than a turn of a loop
+CALL = 10  # steps: a call takes that much longer than a loop iteration
 FILTERS = (
     "abs", "batch", "capitalize", "count", "d", "default", "dictsort", "e", "escape", "first", "float", "groupby",
     "indent", "int", "items", "join", "last", "length", "list", "lower", "map", "max", "min", "reject", "rejectattr",
@@ -58,18 +58,18 @@ FILTERS = (
     "trim", "truncate", "unique", "upper", "wordcount",
 )  # fmt: skip
 LOOKS = ("count", "d", "default", "first", "items", "last", "length", "list", "map", "reject", "rejectattr", "reverse",
-         "select", "selectattr")  # filters that read no further than a list's own length  # fmt: skip
+         "select", "selectattr")  # filters that read only the list's own length  # fmt: skip
 ATONCE = ("length", "count", "d", "default", "first", "last")
-SORTS = ("dictsort", "groupby", "sort", "unique", "max", "min")  # filters that compare what they are given
-WORDS = ("indent", "title", "wordcount")  # filters that take a text apart
+SORTS = ("dictsort", "groupby", "sort", "unique", "max", "min")  # filters that compare items
+WORDS = ("indent", "title", "wordcount")  # filters that split a text
 CASES = ("capitalize", "lower", "title", "upper")
-# Tests that look at what a value is and no further; others read it all.
+# Tests that look only at a value's type; others read all of it.
 SEES = ("boolean", "callable", "defined", "divisibleby", "even", "false", "filter", "float", "integer", "iterable",
         "mapping", "none", "number", "odd", "sameas", "sequence", "string", "test", "true", "undefined")  # fmt: skip
 TESTS = (*SEES, "!=", "<", "<=", "==", ">", ">=", "eq", "equalto", "ge", "greaterthan", "gt", "in", "le", "lessthan",
          "lower", "lt", "ne", "upper")  # fmt: skip
-JINJAS = ("_loop_vars", "_block_vars")  # what it hands along with every call in a loop or a block
-DEEPEST = 64  # lists in lists that are said in JSON
+JINJAS = ("_loop_vars", "_block_vars")  # arguments that Jinja adds to every call in a loop or a block
+DEEPEST = 64  # nesting of lists in JSON output
 METHODS = (
     "capitalize", "count", "endswith", "find", "get", "index", "isalnum", "isalpha", "isdigit", "islower", "isspace",
     "isupper", "items", "join", "keys", "lower", "lstrip", "partition", "removeprefix", "removesuffix", "replace",
@@ -82,7 +82,7 @@ METHODS = (
 
 
 def charged_filter(name: str, filter: Callable[..., Any]) -> Callable[..., Any]:
-    """A filter that is paid for; the names that jinja has given it for what it wants to know go along."""
+    """A filter that charges the budget; jinja's attributes on the filter are preserved."""
     knows = hasattr(filter, "jinja_pass_arg")
 
     @wraps(filter)
@@ -100,12 +100,12 @@ def charged_filter(name: str, filter: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def to_list(value: Any) -> Any:
-    """What comes one by one, as a list, paid for on the way."""
+    """An iterator as a list, charged."""
     return list(charge_loop(value, ITEM)) if isinstance(value, Iterator | range) else value
 
 
 def check_filter(name: str, value: Any, more: tuple[Any, ...], named: dict[str, Any]) -> None:
-    """Pay for what a filter reads and refuse what it would make too large, before it begins."""
+    """Charge for the input of a filter, and refuse results that would be too large, before it runs."""
     letters = text_size(value, QUOTED)
     charge(letters // (READ * QUOTED))
     check_growth(letters * margin_width(name, [*more, *named.values()]))
@@ -130,7 +130,7 @@ def check_filter(name: str, value: Any, more: tuple[Any, ...], named: dict[str, 
 
 
 def charged_test(name: str, test: Callable[..., Any]) -> Callable[..., Any]:
-    """A test that is paid for, by the size of what it reads."""
+    """A test that charges the budget, by the size of its input."""
     knows = hasattr(test, "jinja_pass_arg")
 
     @wraps(test)
@@ -146,7 +146,7 @@ def charged_test(name: str, test: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def margin_width(name: str, given: list[Any]) -> int:
-    """How much longer a margin may make what it is put before."""
+    """The maximum factor by which padding or indenting lengthens a text."""
     if name in ("e", "escape"):
         return ESCAPED
     if name not in ("indent", "tojson", "batch", "slice", "round"):
@@ -159,7 +159,7 @@ def margin_width(name: str, given: list[Any]) -> int:
 
 def tojson(value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None,
            sort_keys: bool = False) -> str:  # fmt: skip
-    """As authors of templates expect it: signs of HTML stay what they are."""
+    """JSON as templates expect it, without HTML escapes."""
     between = separators if isinstance(separators, list | tuple) else ()
     wide = 0 if indent is None else indent if isinstance(indent, int) else len(indent)
     if any(not isinstance(each, str) or len(each) > DEEPEST for each in between) or wide > DEEPEST:
@@ -169,7 +169,7 @@ def tojson(value: Any, ensure_ascii: bool = False, indent: Any = None, separator
 
 
 def nesting_depth(value: Any) -> int:
-    """How many lists and tables stand in each other, DEEPEST at most."""
+    """The nesting depth of lists and dicts, DEEPEST at most."""
     level, deep = [value], 0
     while level := [each for each in level if isinstance(each, Mapping | list | tuple)]:
         deep += 1
@@ -180,7 +180,7 @@ def nesting_depth(value: Any) -> int:
 
 
 def raise_exception(message: Any) -> None:
-    """A template's own word for what it cannot render."""
+    """Raise a template's own error."""
     check_growth(text_size(message, QUOTED))
     raise jinja2.TemplateError(str(message)[:400])
 
@@ -192,7 +192,7 @@ def strftime_now(form: str) -> str:
 
 
 class SafeNamespace(Namespace):
-    """A namespace without names that begin with an underscore."""
+    """A namespace without names that start with an underscore."""
 
     def __setitem__(self, name: str, value: Any) -> None:
         if name.startswith("_"):
@@ -205,7 +205,7 @@ def make_dict(*given: Any, **named: Any) -> dict[Any, Any]:
 
 
 class GenerationTag(Extension):
-    """{% generation %} ... {% endgeneration %} marks what the assistant says; it is rendered as it stands."""
+    """{% generation %} ... {% endgeneration %} marks the assistant's text; it is rendered unchanged."""
 
     tags = {"generation"}
 
@@ -218,7 +218,7 @@ class GenerationTag(Extension):
 
 
 class BudgetTransformer(NodeTransformer):
-    """Puts the paying into a template that was read."""
+    """Inserts the charges into a parsed template."""
 
     def visit_For(self, node: nodes.For) -> nodes.Node:
         stands = sum(len(each.data) for each in node.find_all(nodes.TemplateData))
@@ -252,7 +252,7 @@ class BudgetTransformer(NodeTransformer):
     visit_List = visit_Tuple = visit_Dict = visit_made
 
     def visit_given(self, node: Any) -> nodes.Node:
-        """What stands behind a star is taken apart before the call is made."""
+        """Arguments after a star are expanded before the call."""
         self.generic_visit(node)
         if node.dyn_args is not None:
             node.dyn_args = filter_node(node.dyn_args, "turns", nodes.Const(ITEM))
@@ -266,7 +266,7 @@ def filter_node(node: Any, name: str, *given: nodes.Expr) -> nodes.Filter:
 
 
 class TemplateSandbox(ImmutableSandboxedEnvironment):
-    """The sandboxed Jinja environment of templates; they are rendered inside of `template_budget.render_budget`."""
+    """The sandboxed Jinja environment of templates; they are rendered within `template_budget.render_budget`."""
 
     intercepted_binops = frozenset(BINARY_OPERATORS)
 
@@ -278,7 +278,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         self.filters |= {"weighed": charge_value, "strung": join_charged, "turns": charge_loop, "sliced": charge_slice}
         seen: dict[str, Any] = self.tests
         self.tests = {name: charged_test(name, seen[name]) for name in TESTS}
-        self.longest = 0  # letters of a template
+        self.longest = 0  # characters of template source
         rows = {name: self.globals[name] for name in ("cycler", "joiner")}
         self.globals = {
             **rows,
@@ -300,7 +300,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         return super().is_safe_attribute(obj, attr, value) and (attr in METHODS or not closed or not callable(value))
 
     def wrap_str_format(self, value: Any) -> None:
-        """Formats are not in the table."""
+        """String formatting methods are not in the table."""
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         charge_operands(left, right)
@@ -308,7 +308,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
 
     def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
         charge(CALL)
-        if isinstance(obj, LoopContext):  # a loop within itself
+        if isinstance(obj, LoopContext):  # recursive loops
             return charge_result(
                 super().call(context, obj, *(charge_loop(each, self.longest) for each in args), **kwargs)
             )
@@ -325,7 +325,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
     def of_text(
         self, context: Context, obj: Any, owner: str, given: list[Any], call_args: tuple[Any, dict[str, Any]]
     ) -> Any:
-        """A method of a text, paid for by how long that is, and by all that comes of it."""
+        """A string method, charged by its input's length and by its result."""
         charge(len(owner) // READ)
         if isinstance(owner, Markup):
             check_growth(ESCAPED * (len(owner) + text_size(given)))
@@ -337,7 +337,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
 
 
 def charge_output(value: Any) -> Any:
-    """What a template says goes through here; a text that it says twice is paid for twice."""
+    """Charge for output; repeated text counts each time."""
     if isinstance(value, Undefined):
         if value._undefined_exception is SecurityError:
             value._fail_with_undefined_error()

@@ -1,13 +1,13 @@
 """Token bytes: the bytes that each token stands for, alone and inside a text, so that decoding is joining bytes.
 
-    GPT-2     Ġcat     ──►  20 63 61 74         a byte is a letter
+    GPT-2     Ġcat     ──►  20 63 61 74         each byte is shown as a letter
     Llama     ▁cat     ──►  20 63 61 74         a space is ▁, and only the first one of a text is dropped
-              <0xE2>   ──►  E2                  a third of a character
+              <0xE2>   ──►  E2                  part of a character
     <s>, </s>          ──►  nothing             special tokens are not part of the text
 
-A tokenizer.json says by its decoder how tokens become text. For the decoders below every token has bytes of its own,
-whatever stands beside it; for others (BERT's, SentencePiece's, with rules for spaces) a token is decoded behind
-another one, and decoding is left to `tokenizers`.
+The decoder in tokenizer.json converts tokens to text. For the decoders below every token has its own bytes, whatever
+its neighbours; for others (BERT's, SentencePiece's, with rules for spaces) a token is decoded after another one, and
+decoding is left to `tokenizers`.
 """
 
 import json
@@ -19,12 +19,12 @@ from tokenizers.pre_tokenizers import ByteLevel
 if TYPE_CHECKING:
     from regard.text.tokenizer import Tokenizer
 
-# The steps of decoders that change what a token adds only at the beginning of a text.
+# Decoder steps that treat a token differently only at the beginning of a text.
 STEADY = {"Replace", "ByteFallback", "Fuse", "Strip", "Metaspace"}
 
 
 def token_bytes_in_context(tokenizer: "Tokenizer") -> list[bytes] | None:
-    """What each id adds inside a text; None where that depends on its neighbours, as with BERT's WordPiece."""
+    """The bytes of each id inside a text; None if they depend on its neighbours, as in BERT's WordPiece."""
     if tokenizer.spelling is not None:
         return tokenizer.spelling
     steps = decoder_steps(tokenizer)
@@ -48,19 +48,19 @@ def decoder_steps(tokenizer: "Tokenizer") -> list[dict[str, Any]]:
 
 
 def find_plain_token(tokenizer: "Tokenizer") -> int | None:
-    """A token of letters alone, to stand before others."""
+    """A token of letters only, used as context for others."""
     plain = (id for id in range(len(tokenizer)) if id not in tokenizer.specials and tokenizer.token(id).isalpha())
     return next(plain, None)
 
 
 BYTE_TOKENS = tuple(f"<0x{byte:02X}>" for byte in range(256))  # the byte tokens of SentencePiece
 BYTE_VALUES = {name: bytes([value]) for value, name in enumerate(BYTE_TOKENS)}
-WORDPIECE_PREFIX = "##"  # begins a WordPiece token that continues a word
+WORDPIECE_PREFIX = "##"  # prefix of a WordPiece token that continues a word
 SIGNS = {" ": "·", "\n": "⏎", "\t": "⇥"}
 
 
 def byte_to_letter() -> dict[str, int]:
-    """GPT-2's letter for each byte: printable bytes are their own, the others are moved up from U+0100."""
+    """GPT-2's letter for each byte: printable bytes are themselves, the others are shifted to U+0100 and up."""
     own = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in own]
     return {chr(byte): byte for byte in own} | {chr(256 + place): byte for place, byte in enumerate(others)}
@@ -71,7 +71,7 @@ assert set(BYTE_LETTERS) == set(ByteLevel.alphabet())
 
 
 def bytes_from_letters(token: str) -> bytes:
-    """A token in GPT-2's letters; one that is not (an added token) is text."""
+    """The bytes of a token in GPT-2's letters; an added token is plain text."""
     return bytes(map(BYTE_LETTERS.__getitem__, token)) if BYTE_LETTERS.keys() >= set(token) else token.encode()
 
 
@@ -79,7 +79,7 @@ def bytes_from_byte_token(token: str) -> bytes:
     return BYTE_VALUES[token] if token in BYTE_VALUES else token.encode()
 
 
-# The decoders that leave every token its own bytes, by the types of their steps.
+# Decoders in which every token has its own bytes, by the types of their steps.
 SPELT: dict[tuple[str, ...], Callable[[str], bytes]] = {
     ("Fuse",): str.encode,
     ("ByteFallback", "Fuse"): bytes_from_byte_token,
@@ -89,7 +89,7 @@ SPELT: dict[tuple[str, ...], Callable[[str], bytes]] = {
 
 
 def bytes_of_vocabulary(spec: dict[str, Any], vocabulary: dict[str, int], specials: set[int]) -> list[bytes] | None:
-    """The bytes of each id, none for special tokens; None where tokens have no bytes of their own."""
+    """The bytes of each id, none for special tokens; None if the decoder depends on context."""
     decoder = spec["decoder"] or {"type": ""}
     steps = decoder["decoders"] if decoder["type"] == "Sequence" else [decoder]
     spell = SPELT.get(tuple(step["type"] for step in steps))
@@ -102,12 +102,12 @@ def bytes_of_vocabulary(spec: dict[str, Any], vocabulary: dict[str, int], specia
 
 
 def is_prefix_step(step: dict[str, Any]) -> bool:
-    """Is this the decoder's step that takes WordPiece's prefix away?"""
+    """Whether a decoder step removes WordPiece's prefix."""
     return (step["pattern"], step["content"]) == ({"Regex": f"^{WORDPIECE_PREFIX}"}, "")
 
 
 def lookup_encoder(spec: dict[str, Any], vocabulary: dict[str, int]) -> Callable[[str], list[int]] | None:
-    """Encoding by looking up, for vocabularies of single characters or of bytes; KeyError where one is missing."""
+    """Encode by table lookup, for vocabularies of single characters or bytes; KeyError for unknown ones."""
     model, splits = spec["model"], spec["pre_tokenizer"]
     if model["type"] != "BPE" or model["merges"] or spec["normalizer"] or spec["added_tokens"]:
         return None
@@ -119,7 +119,7 @@ def lookup_encoder(spec: dict[str, Any], vocabulary: dict[str, int]) -> Callable
 
 
 def sayable_characters(spec: dict[str, Any], vocabulary: dict[str, int]) -> frozenset[str] | None:
-    """The characters that can be said; None where there is a way to say any, or where `tokenizers` will complain."""
+    """The characters in the vocabulary; None if any can be encoded, or if `tokenizers` reports unknown ones."""
     model = spec["model"]
     if model["type"] != "BPE" or spec["normalizer"] or spec["pre_tokenizer"]:
         return None
@@ -129,7 +129,7 @@ def sayable_characters(spec: dict[str, Any], vocabulary: dict[str, int]) -> froz
 
 
 def printable(spelt: bytes) -> str:
-    """Bytes as a person should see them: characters, signs for spaces, and <0x..> for what cannot be printed."""
+    """Bytes for display: characters, symbols for spaces, and <0x..> for bytes that cannot be printed."""
     try:
         return "".join(map(printable_character, spelt.decode()))
     except UnicodeDecodeError:

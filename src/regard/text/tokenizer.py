@@ -1,10 +1,10 @@
-"""Tokenizer: text to ids and back, decode(encode(text)) == text.
+"""Tokenizer: text to token ids and back, decode(encode(text)) == text.
 
     "First Citizen"  ── encode ──►  [18, 47, 56, ...]  ── decode ──►  "First Citizen"
 
-Inside is a `tokenizers.Tokenizer`, so every tokenizer here is a tokenizer.json that others open. What a "<|im_end|>" in
-a text becomes is said by `specials`: with "parse" it is the special token, as for `transformers.AutoTokenizer`; with
-"plain" it is spelt out like any other text (`split_special_tokens` there), which is for texts of unknown origin.
+It wraps a `tokenizers.Tokenizer`, so every tokenizer is a tokenizer.json that other libraries open. `specials` decides
+about "<|im_end|>" in a text: with "parse" it is the special token, as in `transformers.AutoTokenizer`; with "plain" it
+is encoded like any other text (`split_special_tokens` there), which is for untrusted texts.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from regard.text.special_tokens import EncodedText, encode_with_specials, find_s
 from regard.text.split_points import Borders, split_at_borders, split_pattern
 from regard.text.token_bytes import bytes_of_vocabulary, lookup_encoder, printable, sayable_characters
 
-CHUNK = 1 << 14  # characters: a longer text is cut, and its parts are encoded side by side
+CHUNK = 1 << 14  # characters: longer texts are split, and their parts encoded in parallel
 UNKNOWN = "is not in the vocabulary; train the tokenizer on text that has it, or with tokenizer.byte_fallback=true"
 HALF = "is half of a surrogate pair and no character; decode the text as UTF-16 first"
 
 
 class UnknownCharacter(DataError):
-    """A character of a text, by its place, for which there is no token."""
+    """Raised for a character without a token; names its position."""
 
     def __init__(self, text: str, place: int, why: str) -> None:
         super().__init__(f"character {place:,} of the text, {text[place]!r} (U+{ord(text[place]):04X}), {why}")
@@ -42,10 +42,10 @@ class UnknownCharacter(DataError):
 
 
 class Tokenizer:
-    """Text to ids and back; `special_ids` has those of "pad", "bos", "eos", "mask", "cls", "sep", "unk", if there are.
+    """Tokenizer; `special_ids` are the ids of "pad", "bos", "eos", "mask", "cls", "sep", "unk", where present.
 
-    `card` is what stands in a tokenizer_config.json: the special tokens by the names `transformers` has for roles.
-    `specials` says whether special tokens in a text are parsed; unless said they are, if the card does not forbid it.
+    `card` is the tokenizer_config.json: the special tokens by their role names in `transformers`. `specials`: whether
+    special tokens in texts are parsed; by default they are, unless the config forbids it.
     """
 
     def __init__(
@@ -67,31 +67,31 @@ class Tokenizer:
         self.parses_specials = not self.card.get("split_special_tokens")
         if specials is not None:
             self.parses_specials = check_specials(specials) == "parse"
-        self.views = {self.parses_specials: self}  # the same tokenizer, by what it does with special tokens
+        self.views = {self.parses_specials: self}  # the same tokenizer, with and without parsing of special tokens
 
     @classmethod
     def load(cls, path: str | Path, specials: Specials | None = None) -> Tokenizer:
-        """From a tokenizer.json or a folder with one; a tokenizer_config.json beside it says the roles."""
+        """Load a tokenizer.json, or a folder with one; tokenizer_config.json beside it gives the roles."""
         inner, card = tokenizer_files.read_tokenizer(Path(path))
         with tokenizer_files.tokenizer_errors(path):
             return cls(inner, card, specials)
 
     def save(self, folder: str | Path, side: str = "") -> None:
-        """Writes tokenizer.json and the tokenizer_config.json that lets `transformers` know the roles."""
+        """Write tokenizer.json, and the tokenizer_config.json with the roles for `transformers`."""
         tokens = {role: self.token(id) for role, id in self.special_ids.items() if id in self.specials}
         tokenizer_files.write_tokenizer(Path(folder), self.text(), tokenizer_config_of(tokens) | self.card, side)
 
     def text(self) -> str:
-        """The tokenizer.json: the same for all that were trained alike on the same text."""
+        """The tokenizer.json, which is equal for equal training."""
         return self.inner.to_str(pretty=True)
 
     def __len__(self) -> int:
         return self.size
 
     def encode(self, text: str, specials: Specials | None = None) -> list[int]:
-        """The ids of a text, no special tokens added; DataError where a character cannot be said.
+        """The ids of a text, without added special tokens; DataError for a character that cannot be encoded.
 
-        `specials` says for this text whether special tokens in it are parsed; unless said, as the tokenizer has it.
+        `specials` overrides for this text whether special tokens are parsed.
         """
         if specials is not None:
             return self.with_specials(specials).encode(text)
@@ -99,7 +99,7 @@ class Tokenizer:
             try:
                 return self.direct(text)
             except (KeyError, UnicodeEncodeError):
-                pass  # a character that is spelt in bytes, or one that cannot be said at all
+                pass  # encoded as bytes, or not at all
         with self.with_special_tokens(text):
             inner = self.encoder(text)
             if len(text) <= CHUNK:
@@ -109,19 +109,19 @@ class Tokenizer:
             return list(chain.from_iterable(part.ids for part in found))
 
     def with_specials(self, specials: Specials) -> Tokenizer:
-        """The same tokenizer, which parses special tokens in texts ("parse") or spells them ("plain")."""
+        """The same tokenizer, which parses special tokens in texts ("parse") or treats them as text ("plain")."""
         parses = check_specials(specials) == "parse"
         if parses not in self.views:
             made = object.__new__(type(self))
-            made.__dict__ |= self.__dict__ | {"parses_specials": parses}  # all else is shared
+            made.__dict__ |= self.__dict__ | {"parses_specials": parses}  # the rest is shared
             self.views[parses] = made
         return self.views[parses]
 
     def encoder(self, *texts: str) -> tokenizers.Tokenizer:
-        """What encodes these texts: `inner`, which parses no special tokens, or a copy that does.
+        """The inner tokenizer for these texts: `inner`, which parses no special tokens, or a copy that does.
 
-        A copy, since the library has a switch for all threads at once. A text without special tokens needs none. Where
-        the model itself would make a special token of its letters, a copy that cannot is for plain text.
+        A copy, since the library's switch affects all threads. A text without special tokens needs none. If the model
+        can produce a special token from ordinary text, plain text uses a copy that cannot.
         """
         if not self.parses_specials:
             return self.template_encoder(self.special_tokens).inner if self.spells_specials else self.inner
@@ -134,14 +134,14 @@ class Tokenizer:
         return self.parsers[0]
 
     def has_special(self, text: str) -> bool:
-        """Whether a special token stands in a text, as it is written or once it is normalized."""
+        """Whether a text contains a special token, as written or after normalisation."""
         if self.special_pattern is None or self.special_pattern.search(text):
             return self.special_pattern is not None
         normalizer = self.inner.normalizer
         try:
             return normalizer is not None and bool(self.special_pattern.search(normalizer.normalize_str(text)))
         except UnicodeEncodeError:
-            return False  # half a surrogate pair, which `encode` refuses by its place
+            return False  # a lone surrogate, which `encode` refuses with its position
 
     @cached_property
     def spells_specials(self) -> bool:
@@ -153,7 +153,7 @@ class Tokenizer:
         return {token: id for id in self.specials if (token := self.token(id))}
 
     def template_encoder(self, controls: Mapping[str, int]) -> TemplateEncoder:
-        """What encodes rendered chats, in which a template may write these tokens."""
+        """The encoder of rendered chats, in which a template may write these tokens."""
         key = frozenset(controls)
         if key not in self.template_encoders:
             with tokenizer_files.tokenizer_errors("the tokenizer cannot be used"):
@@ -161,29 +161,29 @@ class Tokenizer:
         return self.template_encoders[key]
 
     def encode_template(self, text: str, controls: Mapping[str, int], mark: str) -> list[int]:
-        """The ids of a rendered template in which `controls` are meant, but where they have a mark in them."""
+        """The ids of a rendered template in which `controls` count, unless they are marked."""
         made = self.template_encoder(controls)
         with self.with_specials("plain").with_special_tokens(made.strip_marks(text, mark)):
             return made.encode(text, mark)
 
     def encode_with_specials(self, text: str, other: str | None = None, longest: int | None = None) -> EncodedText:
-        """A text, or two, with the special tokens around them that the tokenizer.json says, and where each id is from.
+        """A text, or two, with the special tokens of the tokenizer's post-processor, and the origin of each id.
 
-        [CLS] text [SEP] other [SEP] of at most `longest` tokens: what is too long is cut, of the longer text first.
+        [CLS] text [SEP] other [SEP] in at most `longest` tokens: the longer text is truncated first.
         """
         with self.with_special_tokens(text, other or ""):
             return self.check_ids(encode_with_specials(self.encoder(text, other or ""), text, other, longest))
 
     @property
     def leading_ids(self) -> list[int]:
-        """The special tokens that every text begins with: the <s> of Llama, the [CLS] of BERT, nothing of GPT-2."""
+        """The special tokens at the start of every text: <s> of Llama, [CLS] of BERT, none of GPT-2."""
         with tokenizer_files.tokenizer_errors("the tokenizer cannot be used"):
             found = self.check_ids(encode_with_specials(self.inner, tokenizer_files.PROBE_TEXT))
         first = list(takewhile(lambda place: found.owners[place] is None, range(len(found))))
         return [] if len(first) == len(found) else [found.ids[place] for place in first]
 
     def without_special(self, role: str) -> Tokenizer:
-        """The same tokenizer, but for one token that is seen where it is written: the [MASK] of a text to be filled."""
+        """The same tokenizer, in which one special token is parsed: the [MASK] of a text to be filled."""
         if role not in self.special_ids:
             raise DataError(f"the tokenizer has no {role} token; it has {', '.join(self.special_ids) or 'none'}")
         if self.parses_specials:
@@ -195,46 +195,46 @@ class Tokenizer:
             return Tokenizer(tokenizers.Tokenizer.from_str(json.dumps(spec)), self.card, "plain")
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of ids; special tokens are left out, and bytes that are no UTF-8 become U+FFFD."""
+        """The text of ids; special tokens are skipped, and invalid UTF-8 becomes U+FFFD."""
         ids = self.valid_ids(ids)
         if self.spelling is not None:
             return b"".join(map(self.spelling.__getitem__, ids)).decode("utf-8", "replace")
         if self.specials.issuperset(ids):
-            return ""  # some decoders of the library panic where nothing is left
+            return ""  # some decoders of the library panic for an empty list
         with tokenizer_files.tokenizer_errors("the ids cannot be decoded"):
             return self.inner.decode(ids, skip_special_tokens=True)
 
     def stream(self) -> Detokenizer:
-        """Text as it becomes certain: `put` an id for what can be said now, `flush` for what is left at the end."""
+        """An incremental detokenizer: `put` an id for the text that is certain, `flush` for the rest."""
         return RollingDetokenizer(self.decode) if self.spelling is None else ByteDetokenizer(self.decode_bytes)
 
     def token_text(self, id: int) -> str:
-        """One token as a person should see it: a space as ·, a line break as ⏎, a part of a character as <0xE2>."""
+        """One token for display: a space as ·, a newline as ⏎, a part of a character as <0xE2>."""
         [id] = self.valid_ids([id])
         if self.spelling is None or id in self.specials:
             return self.token(id)
         return printable(self.spelling[id])
 
     def token(self, id: int) -> str:
-        """A token as the vocabulary has it; ids that were left out have none."""
+        """A token as in the vocabulary; unused ids have none."""
         return self.inner.id_to_token(id) or ""
 
     @property
     def borders(self) -> Borders:
-        """Where a text may be cut for `encode`."""
+        """The positions where a text may be split for `encode`."""
         return self.cuts[self.parses_specials]
 
     def cut(self, parts: Iterable[str]) -> Iterator[str]:
-        """A long text in parts, cut anew where it changes nothing: encoded one by one they are the whole, encoded."""
+        """A long text in parts, split where it does not change tokens: encoded separately they equal the whole."""
         return split_at_borders(parts, self.borders)
 
     def decode_bytes(self, id: int) -> bytes:
-        """What one id adds to the text, where tokens are spelt in bytes; specials add nothing."""
+        """The bytes of one id, for byte-level tokenizers; special tokens have none."""
         assert self.spelling is not None
         return self.spelling[self.valid_ids([id])[0]]
 
     def check_ids(self, found: EncodedText) -> EncodedText:
-        """A file may put ids around a text that the vocabulary does not have."""
+        """Check that the ids around a text, which come from a file, are in the vocabulary."""
         self.valid_ids(found.ids)
         return found
 
@@ -246,7 +246,7 @@ class Tokenizer:
 
     @contextmanager
     def with_special_tokens(self, *texts: str) -> Iterator[None]:
-        """What goes wrong while texts are encoded, told by the character that is to blame."""
+        """Errors of encoding, reported with the character that caused them."""
         for text in texts:
             if self.alphabet is not None and not self.alphabet.issuperset(text):
                 self.check(text)
@@ -255,11 +255,11 @@ class Tokenizer:
         except BaseException as problem:
             fault = tokenizer_files.as_data_error("the text cannot be encoded", problem)
             for text in texts if isinstance(fault, DataError) else ():
-                self.check(text)  # a character may be to blame
+                self.check(text)  # a character may be the cause
             raise fault from None
 
     def check(self, text: str) -> None:
-        """Raises at the first character that cannot be said; those of a special token that is parsed need not be."""
+        """Raise for the first character that cannot be encoded; parsed special tokens are exempt."""
         parsed = self.special_pattern.finditer(text) if self.special_pattern and self.parses_specials else ()
         whole = {place for found in parsed for place in range(*found.span())}
         for place, character in enumerate(text):
@@ -271,11 +271,11 @@ class Tokenizer:
                 raise UnknownCharacter(text, place, UNKNOWN)
 
     def __getstate__(self) -> dict[str, Any]:
-        made = ("views", "parsers", "template_encoders")  # again when they are needed
+        made = ("views", "parsers", "template_encoders")  # made again when needed
         return {name: value for name, value in self.__dict__.items() if name not in made}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """A copy, or one from another process: the library's own forget that they are plain."""
+        """Restore a copy, also in another process: the library's pickled tokenizers lose the "plain" switch."""
         self.__dict__ |= state
         tokenizer_files.strip_side_effects(self.inner)
         self.parsers, self.template_encoders, self.views = [], {}, {self.parses_specials: self}

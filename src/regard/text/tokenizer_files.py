@@ -1,7 +1,7 @@
-"""Tokenizer files: tokenizer.json and its predecessors, read and written; faults inside `tokenizers` become our errors.
+"""Tokenizer files: tokenizer.json and its predecessors, read and written; errors in `tokenizers` become our errors.
 
-A tokenizer.json may come from anywhere, and the library believes what it reads: a crafted file can make it panic (which
-is no Exception), fill the memory with padding, or drop tokens at random. Nothing of that may leave this file.
+A tokenizer.json is untrusted, and the library does not check it: a crafted file can make it panic (which is not an
+Exception), fill the memory with padding, or drop tokens at random. This module prevents all of these.
 """
 
 import json
@@ -21,14 +21,14 @@ from regard.files.size_limits import LIMIT_VARIABLE, max_bytes
 from regard.text.convert_slow import SLOW_FILES, convert_slow_tokenizer, slow_files, slow_kind
 from regard.text.tokenizer_limits import check_built_tokenizer, check_tokenizer_size
 
-PARSED = 8  # bytes of memory that a byte of a tokenizer takes; the largest that people publish have 40 MB
+PARSED = 8  # bytes of memory for a byte of a tokenizer file; the largest published ones have 40 MB
 PROBE_TEXT = "Is it a tokenizer? 1, 22, 333: é, 日本, \U0001f642.\r\n\t  " + "a" * 40 + "!"
 REMEDY = "name a tokenizer.json or a folder with one"
 SLOW_TOKENIZER_FILES = {name for names in SLOW_FILES.values() for name in names}
 
 
 def read_tokenizer(path: Path) -> tuple[tokenizers.Tokenizer, dict[str, Any]]:
-    """The tokenizer in a file or folder, and the roles that the files beside it give to its special tokens."""
+    """The tokenizer in a file or folder, and the roles of its special tokens from the files beside it."""
     file = path / "tokenizer.json" if path.is_dir() else path
     side = "target_" if file.name.startswith("target_") else ""  # two vocabularies in one folder
     card = read_tokenizer_config(file.parent, side)
@@ -51,7 +51,7 @@ def read_tokenizer(path: Path) -> tuple[tokenizers.Tokenizer, dict[str, Any]]:
 
 
 def read_tokenizer_config(folder: Path, side: str = "") -> dict[str, Any]:
-    """What the files beside a tokenizer say of it."""
+    """The config in the files beside a tokenizer."""
     card: dict[str, Any] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         card |= table_beside(folder, f"{side}{name}")
@@ -60,7 +60,7 @@ def read_tokenizer_config(folder: Path, side: str = "") -> dict[str, Any]:
 
 
 def check_tokenizer(inner: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
-    """The tokenizer, after a first try."""
+    """The tokenizer, after a trial."""
     check_built_tokenizer(inner)
     inner = strip_side_effects(inner)
     embedding_rows(inner.get_vocab())
@@ -69,7 +69,7 @@ def check_tokenizer(inner: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
 
 
 def slow_tokenizer_kind(folder: Path) -> str | None:
-    """Which tokenizer the files make that came before tokenizer.json, where all of them are there."""
+    """The kind of tokenizer in older files than tokenizer.json, if all of them are present."""
     kind = slow_kind(read_tokenizer_config(folder), table_beside(folder, "config.json"))
     return kind if kind is not None and all((folder / name).is_file() for name in slow_files(kind)) else None
 
@@ -102,7 +102,7 @@ def read_json_table(file: Path) -> dict[str, Any]:
 
 
 def table_beside(folder: Path, name: str) -> dict[str, Any]:
-    """The JSON object in a file of a folder, which may be no link that leads out of it."""
+    """The JSON object in a file of a folder; a link must not lead out of it."""
     if not (folder / name).exists():
         return {}
     check_inside(folder / name, folder)
@@ -116,17 +116,17 @@ def write_tokenizer(folder: Path, text: str, card: dict[str, Any], side: str = "
 
 
 def strip_side_effects(inner: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
-    """Without what a file may add behind one's back: cutting, padding, dropout, special tokens read out of the text."""
+    """Remove settings that change results silently: truncation, padding, dropout, parsed special tokens."""
     inner.no_truncation()
     inner.no_padding()
-    inner.encode_special_tokens = True  # text is text
+    inner.encode_special_tokens = True  # special tokens in a text are text
     if isinstance(inner.model, tokenizers.models.BPE):
         inner.model.dropout = None
     return inner
 
 
 def embedding_rows(vocabulary: dict[str, int]) -> int:
-    """One more than the largest id: the rows that a table of vectors needs. Few ids may be left out."""
+    """The largest id plus one: the rows of an embedding table. Few ids may be unused."""
     size = max(vocabulary.values(), default=-1) + 1
     if not vocabulary or size > 2 * len(vocabulary) + 1024:
         raise ValueError(f"{len(vocabulary):,} tokens with ids up to {size - 1:,}; expected ids from 0 on")
@@ -134,7 +134,7 @@ def embedding_rows(vocabulary: dict[str, int]) -> int:
 
 
 def probe_tokenizer(inner: tokenizers.Tokenizer) -> None:
-    """Says a sentence and reads it back, alone and framed, so that what makes the library panic does so here."""
+    """Encode and decode a sentence, with and without special tokens, so that a panic of the library happens here."""
     trials = (
         (PROBE_TEXT, None, False),
         (" ", None, False),
@@ -150,7 +150,7 @@ def probe_tokenizer(inner: tokenizers.Tokenizer) -> None:
 
 @contextmanager
 def tokenizer_errors(what: str | Path) -> Iterator[None]:
-    """Any fault of the library as a DataError, panics included; Ctrl-C and exits pass."""
+    """Any error of the library as a DataError, panics included; Ctrl-C and exits pass."""
     try:
         yield
     except BaseException as problem:
@@ -158,7 +158,7 @@ def tokenizer_errors(what: str | Path) -> Iterator[None]:
 
 
 def as_data_error(what: str | Path, problem: BaseException) -> BaseException:
-    """A fault of the library as a DataError; what is none (Ctrl-C, an exit, an error of ours) stays what it is."""
+    """An error of the library as a DataError; Ctrl-C, exits and our own errors are unchanged."""
     theirs = isinstance(problem, Exception) or type(problem).__name__ == "PanicException"
     if isinstance(problem, DataError) or not theirs:
         return problem
@@ -168,9 +168,9 @@ def as_data_error(what: str | Path, problem: BaseException) -> BaseException:
 
 @contextmanager
 def mute_stderr() -> Iterator[None]:
-    """Holds back what is written to the error stream: a panic writes its stack there before it can be caught.
+    """Hold back stderr: a panic writes its stack there before it can be caught.
 
-    Shown after all, unless the block failed.
+    The output is shown afterwards, unless the block failed.
     """
     try:
         sys.stderr.flush()

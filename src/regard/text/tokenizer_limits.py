@@ -1,9 +1,9 @@
 """Limits of a tokenizer.json: how much longer it may make a text, computed from the file before anything is built.
 
-Ten normalizers that each write ten letters for one make ten thousand million, in four kilobytes of JSON. So what each
-step may make of one letter is multiplied, and what is beyond all published tokenizers is refused. The same for
-decoders, for added tokens and for what is put around a text. A regular expression that may try all ways of cutting a
-text is refused as well.
+Ten normalizers that each write ten characters for one make ten thousand million, in four kilobytes of JSON. The growth
+factors of all steps are therefore multiplied, and values beyond all published tokenizers are refused. The same holds
+for decoders, added tokens and special tokens around a text. Regular expressions with catastrophic backtracking are
+refused as well.
 """
 
 import base64
@@ -15,27 +15,27 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-# Letters that are made of one, by normalizers and pre-tokenizers or by decoders. Of all that people publish ALBERT and
-# XLNet may make most by this reckoning, 147; and what is made is split, looked up and copied, a microsecond a letter.
+# Most characters made of one, by normalizers and pre-tokenizers or by decoders. Of published tokenizers ALBERT and
+# XLNet have the highest bound, 147; the result is split, looked up and copied, at a microsecond per character.
 MOST = 256
-MOST_READ = 1024  # letters that all steps together read for one
-MOST_STEPS = 64  # normalizers, decoders, ... one after the other
+MOST_READ = 1024  # characters that all steps together read for one
+MOST_STEPS = 64  # normalizers, decoders, ... in a sequence
 MOST_AROUND = 1024  # special tokens around a text
-# Letters of all added tokens, as they are written and as they are looked for. Models that speak in 65,000 tokens of
-# sound add 700,000 letters; each letter takes a place in the tree of the library and in a regular expression.
+# Characters of all added tokens, as written and as normalised. Models with 65,000 audio tokens add 700,000
+# characters; each takes a place in the library's tree and in a regular expression.
 MOST_ADDED = 1 << 20
-# Letters of a token once it is decoded: for each word that is unknown, the unknown token is written. The longest that
-# are published are runs of hundreds of spaces; a vocabulary of words has the longest word of its training text.
+# Characters of a decoded token: the unknown token is written for each unknown word. The longest published ones are
+# runs of hundreds of spaces; a word vocabulary has the longest word of its training text.
 LONGEST_TOKEN = 1 << 16
-LONGEST_WORD = 1000  # letters of a word that pieces are looked for in, which takes the square
-LONGEST_PREFIX = 64  # letters before each piece within a word
-# What Unicode and GPT-2's letters for bytes make of one letter; applied once it is the text's own doing.
+LONGEST_WORD = 1000  # characters of a word to be split into subwords, which takes quadratic time
+LONGEST_PREFIX = 64  # characters of the prefix within a word
+# Growth by Unicode normalisation and byte-level letters; a single application depends only on the text.
 UNICODE = {"NFC": 4, "NFD": 4, "NFKC": 18, "NFKD": 18, "Lowercase": 2, "BertNormalizer": 36, "ByteLevel": 4, "Nmt": 1}
-LONGEST_MAPPED = 64  # letters that a compiled table of characters writes for one
+LONGEST_MAPPED = 64  # characters that a compiled character map writes for one
 INSIDE = ("normalizers", "pretokenizers", "decoders", "processors")
 PARTS = ("normalizer", "pre_tokenizer", "decoder", "post_processor")
-# All steps that there are. The library also reads a step without a type, and a list of values without names, for
-# files that no library writes: what such a step does could not be told from the file.
+# All known steps. The library also reads steps without a type, and lists of values without names, for files that no
+# library writes: the effect of such a step cannot be determined from the file.
 STEPS = {
     "BertNormalizer", "BertPreTokenizer", "BertProcessing", "BPEDecoder", "ByteFallback", "ByteLevel", "CTC",
     "CharDelimiterSplit", "Delimiter", "Digits", "FixedLength", "Fuse", "Lowercase", "Metaspace", "NFC", "NFD", "NFKC",
@@ -45,11 +45,11 @@ STEPS = {
 
 
 def check_tokenizer_size(source: bytes) -> None:
-    """Refuse a tokenizer.json that could make far more of a text than that has letters; ValueError says why."""
+    """Raise ValueError for a tokenizer.json that could make a text far longer."""
     try:
         spec = json.loads(source)
     except (ValueError, RecursionError):
-        return  # the library says better what is wrong with it
+        return  # the library's own error is better
     if isinstance(spec, dict):
         check_components({part: spec.get(part) for part in PARTS})
         check_added_tokens(spec.get("added_tokens"), spec.get("normalizer"))
@@ -58,8 +58,8 @@ def check_tokenizer_size(source: bytes) -> None:
 
 
 def check_built_tokenizer(inner: Tokenizer) -> None:
-    """The same of a tokenizer that was built and not yet used: of a name that stands twice in a file the library may
-    have taken the other one."""
+    """The same check of a tokenizer that was built and not yet used: for a duplicate key in a file, the library may
+    have used the other value."""
     found = {part: getattr(inner, part) for part in PARTS}
     check_components({part: None if each is None else json.loads(each.__getstate__()) for part, each in found.items()})
 
@@ -70,12 +70,12 @@ def check_components(parts: dict[str, Any]) -> None:
         if len(found) > MOST_STEPS:
             raise ValueError(f"{name}: {len(found):,} steps, and {MOST_STEPS} are the most")
     check_around(steps.pop("post_processor"))
-    for chain in (("normalizer", "pre_tokenizer"), ("decoder",)):  # one after the other, on the same text
+    for chain in (("normalizer", "pre_tokenizer"), ("decoder",)):  # applied in sequence to the same text
         letters_of_one([(name, step) for name in chain for step in steps[name]])
 
 
 def component_steps(name: str, part: Any, deep: int = 0) -> Iterator[dict[str, Any]]:
-    """The steps of a part one after the other, however they are put together."""
+    """The steps of a part in sequence, however they are nested."""
     if deep > 4:
         raise ValueError(f"{name}: sequences in each other more than 4 deep")
     kind = part.get("type") if isinstance(part, dict) else None
@@ -90,7 +90,7 @@ def component_steps(name: str, part: Any, deep: int = 0) -> Iterator[dict[str, A
 
 
 def check_added_tokens(tokens: Any, normalizer: Any) -> None:
-    """Refuse a book of added tokens. They are looked for in the normalized text, and so normalized themselves."""
+    """Refuse very long added tokens. They are matched in the normalised text, and so normalised themselves."""
     sizes = [len(token["content"]) for token in tokens if isinstance(token, dict)
              and isinstance(token.get("content"), str)] if isinstance(tokens, list) else []  # fmt: skip
     letters = sum(sizes)
@@ -103,7 +103,7 @@ def check_added_tokens(tokens: Any, normalizer: Any) -> None:
 
 
 def check_token_lengths(spec: dict[str, Any]) -> None:
-    """Refuse a token that is a book, or that the decoder makes one of."""
+    """Refuse very long tokens, and those that the decoder lengthens too much."""
     model, added = spec.get("model"), spec.get("added_tokens")
     vocabulary = model.get("vocab") if isinstance(model, dict) else None
     tokens = [each[0] if isinstance(each, list) and each else each for each in vocabulary or ()
@@ -118,9 +118,9 @@ def check_token_lengths(spec: dict[str, Any]) -> None:
 
 
 def letters_of_one(chain: list[tuple[str, dict[str, Any]]]) -> tuple[int, int]:
-    """How many letters the steps of a chain make of each letter of a text at most, and how many they add to that.
+    """Upper bounds for a chain of steps: characters made of each character, and characters added.
 
-    Refuses what is far beyond all that people publish.
+    Raises if they are far beyond published tokenizers.
     """
     growth, added, read, seen = 1, 0, 0, set[str]()
     for part, step in chain:
@@ -143,32 +143,32 @@ def letters_of_one(chain: list[tuple[str, dict[str, Any]]]) -> tuple[int, int]:
 
 
 def step_growth(step: dict[str, Any]) -> tuple[int, int]:
-    """How many letters a step may make of each letter of a text, and how many it may add to that; told by what it says.
+    """Growth of one step: characters made of each character, and characters added, from its settings.
 
-    Where nothing is looked for, it is found before each letter and at the end, and what is written there stays beside
-    the letters: forty decoders that each look for nothing and write a space make 2^40 letters of one.
+    An empty pattern matches before each character and at the end, and the replacement is added to the text: forty
+    decoders that each replace the empty pattern by a space make 2^40 characters of one.
     """
     written = {name: len(found) for name, found in step.items() if isinstance(found, str)}
     pattern = step.get("pattern")
     found = pattern.get("String") if isinstance(pattern, dict) else None
     longest = max([len(found) if isinstance(found, str) else 0, *written.values()])
-    if longest > MOST:  # to look for it takes as long, in each token anew
+    if longest > MOST:  # searching takes proportional time, for each token
         raise ValueError(f"a step writes or looks for {longest:,} letters; {MOST} are the most")
     if pattern is not None and "content" in written:  # Replace
         if isinstance(found, str) and found:
             return max(1, -(-written["content"] // len(found))), 0
-        return written["content"] + 1, written["content"]  # a regular expression may find nothing, before each letter
+        return written["content"] + 1, written["content"]  # a regex may match the empty string
     if "prepend" in written:
         return 1, written["prepend"]
     if 0 in (written.get("suffix"), written.get("word_delimiter_token")):  # BPEDecoder, CTC
         return 2, 1
     if "replacement" in written and step.get("prepend_scheme") != "never":  # Metaspace
-        return 2, 1  # before each part of the text, of which there may be as many as letters
-    return 1, int("prefix" in written)  # WordPiece puts a space before a token
+        return 2, 1  # before each part of the text, of which there may be as many as characters
+    return 1, int("prefix" in written)  # WordPiece writes a space before a token
 
 
 def check_around(chain: list[dict[str, Any]]) -> None:
-    """Refuse what writes a text many times, or puts a book around it."""
+    """Refuse a post-processor that repeats a text many times, or adds very many tokens."""
     times, around = 1, 0
     for step in chain:
         tokens = step.get("special_tokens")
@@ -201,9 +201,9 @@ def check_tokenizer_model(model: Any) -> None:
 
 
 def check_charsmap(found: Any) -> int:
-    """How many letters a compiled table writes for one: the size of a tree, the tree, and texts with a zero after each.
+    """The longest replacement in a compiled character map: size of a trie, the trie, and zero-terminated texts.
 
-    That of SentencePiece has 18 for one.
+    SentencePiece's own has 18.
     """
     try:
         raw = found if isinstance(found, bytes) else base64.b64decode(found) if isinstance(found, str) else b""
@@ -231,12 +231,13 @@ LONGEST_REGEX, MOST_REPEATED, MOST_OPEN, FEW = 20_000, 1000, 4, 16
 
 
 def check_regex(pattern: str) -> None:
-    """Refuse what may take forever: repeats within repeats, many open repeats in a row, what was found before."""
+    """Refuse regular expressions that may take exponential time: nested or consecutive unbounded repeats,
+    backreferences."""
     shown = f"{pattern[:40]!r}{'…' if len(pattern) > 40 else ''}"
     if len(pattern) > LONGEST_REGEX:
         raise ValueError(f"a regular expression of {len(pattern):,} letters")
-    groups = [[0, 0]]  # of each group that is open: repeats in this alternative, and in the worst before
-    closed: list[int] | None = None  # the group that ended right here
+    groups = [[0, 0]]  # for each open group: repeats in this alternative, and the maximum of previous ones
+    closed: list[int] | None = None  # the group that has just ended
     for sign in SIGN.findall(pattern):
         if sign.startswith("(?") and sign.endswith(("=", "!", ":")) or sign == "(":
             groups.append([0, 0])

@@ -1,11 +1,11 @@
 """Tokenizer trainers: character, byte, word, WordPiece, BPE and Unigram, each trained on text.
 
-    char       F i r s t   C i t i z e n     one character       wordpiece  First  Cit ##izen    BERT's pieces of words
+    char       F i r s t   C i t i z e n     one character       wordpiece  First  Cit ##izen    BERT's subwords
     byte       46 69 72 73 74 20 ...         one byte of UTF-8   bpe        First  Cit izen      GPT-2's
     word       First  Citizen                one word or mark    unigram    First  Citi zen      T5's
 
-A space belongs to the word after it, so nothing is lost between words. What a vocabulary does not hold is spelt in
-bytes, so every kind can encode any text, except `char` and `word` where `fallback` is off. #: S072
+A space belongs to the word after it, so nothing is lost between words. Text outside the vocabulary falls back to bytes,
+so every kind can encode any text, except `char` and `word` where `fallback` is off. #: S072
 """
 
 import json
@@ -22,7 +22,7 @@ from regard.text.token_bytes import BYTE_LETTERS, BYTE_TOKENS, WORDPIECE_PREFIX
 from regard.text.tokenizer import Tokenizer
 from regard.text.tokenizer_files import tokenizer_errors
 
-# Special tokens by kind, in the order of their ids; `special_tokens` knows what each is for.
+# Special tokens by kind, in the order of their ids; `special_tokens` has their roles.
 GPT = ("<|endoftext|>",)
 BERT = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 T5 = ("<pad>", "</s>", "<unk>")
@@ -31,7 +31,7 @@ UNKNOWN = "<unk>"
 
 
 def train_tokenizer(setting: config.Tokenizer, texts: Iterable[str]) -> Tokenizer:
-    """The tokenizer that a setting describes, trained on texts. The same texts give the same tokenizer.json."""
+    """Train the tokenizer of a config. Equal texts give an equal tokenizer.json."""
     if isinstance(setting, config.TokenizerFile):
         return Tokenizer.load(setting.path, setting.specials)
     inner = KINDS[setting.kind](setting, non_empty([texts] if isinstance(texts, str) else texts))
@@ -48,7 +48,7 @@ def non_empty(texts: Iterable[str]) -> Iterator[str]:
 
 
 def train_char(setting: config.CharTokenizer, texts: Iterable[str]) -> tokenizers.Tokenizer:
-    """The characters of the text in their order, and with the fallback 256 bytes after them."""
+    """Character tokenizer: the characters of the text in order, with the fallback followed by 256 bytes."""
     found: set[str] = set()
     for text in texts:
         found.update(text)
@@ -59,14 +59,14 @@ def train_char(setting: config.CharTokenizer, texts: Iterable[str]) -> tokenizer
 
 
 def train_byte(setting: config.ByteTokenizer, texts: Iterable[str]) -> tokenizers.Tokenizer:
-    """256 tokens, the id of a byte being the byte; learns nothing from the text."""
+    """Byte tokenizer: 256 tokens whose id is the byte; no training."""
     inner = tokenizers.Tokenizer(models.BPE(vocab=BYTE_LETTERS, merges=[]))
     inner.pre_tokenizer, inner.decoder = byte_letters(), decoders.ByteLevel()
     return inner
 
 
 def train_word(setting: config.WordTokenizer, texts: Iterable[str]) -> tokenizers.Tokenizer:
-    """The most frequent words; the others in bytes, or <unk> without the fallback."""
+    """Word tokenizer: the most frequent words; others become bytes, or <unk> without the fallback."""
     fixed = (*WORD, *(BYTE_TOKENS if setting.byte_fallback else (UNKNOWN,)))
     check_vocab_size(setting.vocab, len(fixed) + 1)
     counter = word_tokenizer(models.WordLevel(), setting.lowercase)
@@ -75,19 +75,19 @@ def train_word(setting: config.WordTokenizer, texts: Iterable[str]) -> tokenizer
     vocab = number_tokens([*fixed, *sorted(known, key=known.__getitem__)])
     if (
         setting.byte_fallback
-    ):  # a BPE without merges: a word that it has is one token, any other its characters or bytes
+    ):  # BPE without merges: a known word is one token, any other its characters or bytes
         inner = word_tokenizer(
             models.BPE(vocab=vocab, merges=[], byte_fallback=True, ignore_merges=True), setting.lowercase
         )
     else:
         inner = word_tokenizer(models.WordLevel(vocab=vocab, unk_token=UNKNOWN), setting.lowercase)
     inner.decoder = byte_decoder() if setting.byte_fallback else decoders.Fuse()
-    inner.add_special_tokens(list(WORD))  # <unk> is not among them: it stands for a word, so decoding shows it
+    inner.add_special_tokens(list(WORD))  # <unk> is not special: it replaces a word, so decoding shows it
     return inner
 
 
 def train_bpe(setting: config.SubwordTokenizer, texts: Iterable[str]) -> tokenizers.Tokenizer:
-    """GPT-2's: pairs of bytes that stand together most often become one token, over and over (Sennrich et al. 2016)."""
+    """Byte-level BPE (GPT-2): the most frequent pair becomes one token, repeatedly (Sennrich et al. 2016)."""
     inner = with_lowercase(tokenizers.Tokenizer(models.BPE()), setting.lowercase)
     inner.pre_tokenizer, inner.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     fit_tokenizer(inner, trainers.BpeTrainer(
@@ -97,15 +97,15 @@ def train_bpe(setting: config.SubwordTokenizer, texts: Iterable[str]) -> tokeniz
 
 
 def train_wordpiece(setting: config.SubwordTokenizer, texts: Iterable[str]) -> tokenizers.Tokenizer:
-    """BERT's: the longest piece that fits, from the left (Schuster and Nakajima 2012), here over bytes.
+    """WordPiece (BERT): the longest matching token from the left (Schuster and Nakajima 2012), here over bytes.
 
-    Every byte is a piece at the beginning of a word and another inside, so [UNK] never comes.
+    Every byte is a token at the start of a word and another inside, so [UNK] never occurs.
     """
     inside = [WORDPIECE_PREFIX + letter for letter in BYTE_LETTERS]
     fixed = [*BERT, *BYTE_LETTERS, *inside]
     check_vocab_size(setting.vocab, len(fixed))
     trainer = trainers.WordPieceTrainer(
-        vocab_size=setting.vocab, special_tokens=[*BERT, *inside],  # named here, their ids do not depend on chance
+        vocab_size=setting.vocab, special_tokens=[*BERT, *inside],  # named here, so that their ids are deterministic
         initial_alphabet=list(BYTE_LETTERS), continuing_subword_prefix=WORDPIECE_PREFIX, show_progress=False,
     )  # fmt: skip
     learner = word_tokenizer(models.WordPiece(unk_token=BERT[1]), setting.lowercase, byte_letters())
@@ -120,7 +120,7 @@ def train_wordpiece(setting: config.SubwordTokenizer, texts: Iterable[str]) -> t
 
 
 def train_unigram(setting: config.SubwordTokenizer, texts: Iterable[str]) -> tokenizers.Tokenizer:
-    """T5's: the pieces under which the text is most likely, each with a probability of its own (Kudo 2018)."""
+    """Unigram (T5): tokens that maximise the likelihood of the text, each with a probability (Kudo 2018)."""
     learner = word_tokenizer(models.Unigram(), setting.lowercase)
     trainer = trainers.UnigramTrainer(
         vocab_size=setting.vocab - len(BYTE_TOKENS), special_tokens=list(T5), unk_token=T5[2], show_progress=False
@@ -159,7 +159,7 @@ def number_tokens(names: Iterable[str]) -> dict[str, int]:
 
 
 def byte_letters() -> pre_tokenizers.PreTokenizer:
-    """Each byte as one of GPT-2's letters, and no other change."""
+    """Each byte as one of GPT-2's letters, without other changes."""
     return pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
 
 
@@ -168,7 +168,7 @@ def byte_decoder() -> decoders.Decoder:
 
 
 def word_tokenizer(model: Any, lower: bool, *then: pre_tokenizers.PreTokenizer) -> tokenizers.Tokenizer:
-    """A tokenizer that finds words before it asks the model."""
+    """A tokenizer that splits text into words before the model."""
     inner, first = (
         with_lowercase(tokenizers.Tokenizer(model), lower),
         pre_tokenizers.Split(Regex(WORD_PATTERN), "isolated"),
@@ -194,10 +194,10 @@ def fit_tokenizer(inner: tokenizers.Tokenizer, trainer: trainers.Trainer, texts:
 
 
 def prune_unigram(learner: tokenizers.Tokenizer, most: int) -> list[tuple[str, float]]:
-    """At most so many pieces of a trained Unigram with their scores, the likeliest first, and free of chance.
+    """Prune a trained Unigram to `most` tokens with their scores, most likely first, deterministically.
 
-    The library adds up in an order that changes from run to run, and the characters that it keeps though no word needs
-    them stand below all pieces in no order. So scores are rounded, and those characters sorted.
+    The library sums in an order that varies from run to run, and characters that it keeps although no word needs them
+    come last in no order. Scores are therefore rounded, and those characters sorted.
     """
     found = json.loads(learner.to_str())["model"]["vocab"]
     pieces = {piece: round(score, 6) for piece, score in found if piece not in T5}
