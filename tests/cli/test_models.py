@@ -6,6 +6,7 @@ import tomllib
 import pytest
 
 from regard import config, measure, zoo
+from regard.zoo.packaged import packaged_model, packaged_names
 
 
 def test_scripts_get_name_shape_and_exact_parameters_of_every_preset(say):
@@ -22,11 +23,13 @@ def test_scripts_get_name_shape_and_exact_parameters_of_every_preset(say):
     assert found["clip-vit-b32"] == ("towers", 151_277_313)
 
 
-def test_people_get_recipes_then_presets_in_lines_that_fit_the_terminal(say, monkeypatch):
+def test_people_get_models_then_recipes_then_presets_in_lines_that_fit_the_terminal(say, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    lines = say("models").out.splitlines()
-    above, below = lines[: len(zoo.packaged_recipes())], lines[len(zoo.packaged_recipes()) + 1 :]
+    blocks = [block.splitlines() for block in say("models").out.split("\n\n")]
+    trained, above, below = blocks
+    lines = sum(blocks, [])
 
+    assert [line.split()[0] for line in trained] == packaged_names() and "English to French" in " ".join(trained)
     assert [line.split()[0] for line in above] == list(zoo.packaged_recipes())
     assert [line.split()[0] for line in below] == list(config.PRESETS)
     assert all(zoo.preset_info(line.split()[0]).title in line for line in below)
@@ -81,6 +84,15 @@ def test_a_recipe_is_shown_as_it_stands(say, name):
 
     assert say("models", name).out == toml == told["toml"]
     assert told["kind"] == "recipe" and told["about"] and "\n" not in told["about"]
+
+
+@pytest.mark.parametrize("name", packaged_names())
+def test_a_trained_model_is_shown_by_its_card(say, name):
+    told, text = json.loads(say("models", name, "--json").out), say("models", name).out
+    card = (packaged_model(name) / "README.md").read_text(encoding="utf8")
+
+    assert told["card"] and card.endswith(told["card"]) and "license:" not in told["card"]
+    assert text == told.get("toml", told["card"]) and told["kind"] == ("recipe" if "toml" in told else "model")
 
 
 def test_recipes_and_presets_have_different_names():

@@ -1,4 +1,4 @@
-"""The translator that comes with the package: whole, small, offline, and where it looks."""
+"""The models that come with the package: whole, small, offline, and what is found inside."""
 
 import json
 import os
@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 import regard
+from regard import lens
 from regard.files.manifest import verify_manifest
-from regard.zoo.packaged import DEFAULT_TRANSLATOR, packaged_model, packaged_names
+from regard.zoo.packaged import DEFAULT_TRANSLATOR, packaged_card, packaged_model, packaged_names
 
 CATS = "The cat sat on the mat."
 AREA = "The agreement on the European Economic Area was signed in August 1992."
@@ -69,6 +70,21 @@ def test_the_agreement_on_the_european_economic_area_is_aligned_word_by_word(tra
     assert {piece: looks(found, piece) for piece in meant} == meant
     assert found.target.index("·éc") < found.target.index("·eu")
     assert found.source.index("·E") > found.source.index("·Europe")
+
+
+@pytest.mark.spec("S155")
+def test_the_induction_model_has_the_circuit_that_its_card_names():
+    """And what its card shows: the text that it writes, and the losses."""
+    model, card = regard.load("induction"), packaged_card("induction")
+    found = lens.find_induction_circuit(model)
+    second = f"{found.loss:.4f} in the second; {found.ablated['0.1']:.2f} without head 0.1"
+    losses = f"{found.first_loss:.2f} in the first\n  half and {second}, {found.ablated['1.0']:.2f} without head 1.0"
+
+    assert model.generate("The7quick9brownTh", max_new_tokens=13, temperature=0) == "e7quick9brown"
+    assert (found.previous.name, found.stands_out) == ("0.1", True)
+    assert {head.name for head in found.heads if head.induction.lift > 0.9} == {"1.0", "1.1"}
+    assert found.ablated["0.0"] == pytest.approx(found.loss, abs=0.01)
+    assert losses in card and "head 0.1 looks at the previous token" in card and "1.0 and 1.1 are induction" in card
 
 
 @pytest.mark.slow

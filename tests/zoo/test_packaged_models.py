@@ -15,7 +15,7 @@ from regard.data.records import BadRecordPolicy
 from regard.data.sources import find_records
 from regard.files.manifest import verify_manifest
 from regard.report.image_rows import encode_png
-from regard.zoo.packaged import packaged_card, packaged_dir, packaged_names
+from regard.zoo.packaged import packaged_dir, packaged_facts, packaged_names
 
 
 def rows_of(source):
@@ -37,7 +37,7 @@ def test_the_accuracy_of_digits_is_the_one_on_its_card():
     found = regard.evaluate("digits", "digits:test")
 
     assert found.rows == 359
-    assert packaged_card("digits")["figure"] == f"accuracy {found.scores['accuracy']:.4f} on `digits:test`, 359 images"
+    assert packaged_facts("digits")["figure"] == f"accuracy {found.scores['accuracy']:.4f} on `digits:test`, 359 images"
     assert found.scores["accuracy"] > 0.98
 
 

@@ -1,4 +1,5 @@
-"""regard models: the packaged recipes, which are files to train, and presets, which are published models as data."""
+"""regard models: packaged trained models, packaged recipes, which are files to train, and presets, which are published
+models as data."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,46 +13,50 @@ from regard import config, zoo
 from regard.cli.output import JsonOption, print_json, print_rows
 from regard.config.errors import did_you_mean
 from regard.config.reader import toml_lines
+from regard.zoo.packaged import packaged_card, packaged_names, packaged_title
 from regard.zoo.preset import preset_table
 
 COUNT = 15  # digits and commas of the largest count
 
 
 def complete_names(incomplete: str) -> list[str]:
-    return [name for name in (*zoo.packaged_recipes(), *config.PRESETS) if name.startswith(incomplete)]
+    names = dict.fromkeys((*packaged_names(), *zoo.packaged_recipes(), *config.PRESETS))
+    return [name for name in names if name.startswith(incomplete)]
 
 
 def models(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="NAME", help="Show this recipe or preset whole.", autocompletion=complete_names),
+        typer.Argument(metavar="NAME", help="Show this model, recipe or preset whole.", autocompletion=complete_names),
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """List the recipes and presets of the package.
+    """List the trained models, recipes and presets of the package.
 
-    A preset's page: the model in sentences, its paper, parameters by part, where documents rounded, its TOML.
+    A recipe is shown as it stands, a trained model by its card, and with --json by both where both have the name. A
+    preset's page: the model in sentences, its paper, parameters by part, where documents rounded, its TOML.
     """
-    recipes = zoo.packaged_recipes()
+    recipes, trained = zoo.packaged_recipes(), packaged_names()
     if name is None:
         return list_all(recipes, json)
-    if name in recipes:
-        return show_recipe(name, recipes[name], json)
+    if name in recipes or name in trained:
+        return show_files(name, packaged_card(name) if name in trained else None, recipes.get(name), json)
     if name not in config.PRESETS:
-        near = did_you_mean(name, [*recipes, *config.PRESETS])
+        near = did_you_mean(name, [*trained, *recipes, *config.PRESETS])
         raise config.ConfigError(f"{name}: no such model{near} regard models lists what there is")
     page = PresetPage.of(name)
     return print_json(asdict(page)) if json else page.show()
 
 
 def list_all(recipes: dict[str, Path], json: bool) -> None:
-    """JSON output lists presets, {"name", "shape", "parameters"}; text output lists recipes too."""
+    """JSON output lists presets, {"name", "shape", "parameters"}; text output lists trained models and recipes too."""
     wide = get_terminal_size().columns
     if not json:
-        longest = max(map(len, recipes), default=0)
         words = {name: recipe_comment(path.read_text(encoding="utf8")) for name, path in recipes.items()}
-        print_rows([(name, truncate_line(word, wide - longest - 2)) for name, word in words.items()])
-        print()
+        for block in ({name: packaged_title(name) for name in packaged_names()}, words):
+            longest = max(map(len, block), default=0)
+            print_rows([(name, truncate_line(word, wide - longest - 2)) for name, word in block.items()])
+            print()
     counts = [
         (name, zoo.model_shape(c), total_parameters(c))
         for name, c in ((name, zoo.preset(name)) for name in config.PRESETS)
@@ -68,11 +73,15 @@ def truncate_line(text: str, wide: int) -> str:
     return shorten(text, max(wide, 20), placeholder=" ...")
 
 
-def show_recipe(name: str, path: Path, json: bool) -> None:
-    toml = path.read_text(encoding="utf8")
+def show_files(name: str, card: str | None, recipe: Path | None, json: bool) -> None:
+    """A recipe, or the card of a trained model; scripts get both where there are both."""
+    toml = recipe.read_text(encoding="utf8") if recipe else None
     if json:
-        return print_json({"name": name, "kind": "recipe", "about": recipe_comment(toml), "toml": toml})
-    print(toml, end="")
+        about = packaged_title(name) if toml is None else recipe_comment(toml)
+        kind = "model" if toml is None else "recipe"
+        each = {"name": name, "kind": kind, "about": about, "toml": toml, "card": card}
+        return print_json({key: value for key, value in each.items() if value is not None})
+    print(card if toml is None else toml, end="")
 
 
 def recipe_comment(toml: str) -> str:

@@ -20,9 +20,19 @@ def packaged_dir() -> Path:
     return Path(str(files(__package__).joinpath("models")))
 
 
-def packaged_card(name: str) -> dict[str, str]:
-    """The table on the card of a packaged model: shape, data, parameters, size, figure, limits, recipe."""
-    text = (packaged_dir() / name / "README.md").read_text(encoding="utf8")
-    top = text.partition("\n## ")[0]
+def packaged_card(name: str) -> str:
+    """The model card of a packaged model: what it is, how it was made and what it cannot do."""
+    card = (packaged_dir() / name / "README.md").read_text(encoding="utf8")
+    return card.split("\n---\n", 1)[1]  # after the table of keys
+
+
+def packaged_title(name: str) -> str:
+    """The headline of its card."""
+    return next(line.removeprefix("# ") for line in packaged_card(name).splitlines() if line.startswith("# "))
+
+
+def packaged_facts(name: str) -> dict[str, str]:
+    """The table on the card: shape, data, parameters, size, figure, limits, recipe."""
+    top = packaged_card(name).partition("\n## ")[0]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in top.splitlines() if line.startswith("| ")]
     return {row[0]: row[1] for row in rows if len(row) == 2 and row[0]}

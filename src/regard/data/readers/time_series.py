@@ -53,7 +53,7 @@ class TimeAxis:
 
 @dataclass(frozen=True, eq=False)
 class TimeSeries:
-    """The values (rows, columns) of a table, and their names; `axis` is None without a time axis."""
+    """The values (rows, columns) of a table, and their names; `clock` is None without a time axis."""
 
     name: str
     names: tuple[str, ...]
