@@ -9,6 +9,7 @@ from lens.small_models import SHAPES, VOCAB, text, trunk
 from parity.tolerance import randomise
 from torch import Tensor
 from torch.testing import assert_close
+from torch.utils._python_dispatch import TorchDispatchMode
 from zoo.tiny_presets import N, S, read, small
 
 import regard
@@ -16,7 +17,7 @@ from regard import config as C
 from regard.config.errors import ConfigError, DataError
 from regard.core.hooks import looking
 from regard.inference.model import Model
-from regard.lens import attribute_logit
+from regard.lens import attention_patterns, attribute_logit
 from regard.lens.prompt import Prompt, read_prompt
 from regard.lens.residual import recording
 from regard.models.lora import LowRankUpdate, attach_adapter
@@ -46,7 +47,37 @@ def assert_sums(found, model, prompt, position, within):
     logits = (out[0] if isinstance(out, tuple) else out)[0]
     logit = (logits if logits.dim() == 1 else logits[position])[int(found.token)]
     assert_close(found.values.sum(), logit.double(), rtol=within, atol=within * 1e-2)
-    assert found.logit == float(logit)
+    # its own product of one row, which may round otherwise than that of all rows
+    rounding = 8 * torch.finfo(logits.dtype).eps
+    assert_close(found.logit, float(logit), rtol=rounding, atol=rounding * float(logits.abs().max()))
+
+
+class WidestTensor(TorchDispatchMode):
+    """The most numbers of a tensor that an operation makes."""
+
+    def __init__(self):
+        super().__init__()
+        self.numbers = 0
+
+    def __torch_dispatch__(self, op, types, args=(), kwargs=None):
+        out = op(*args, **(kwargs or {}))
+        if isinstance(out, Tensor) and out._base is None:
+            self.numbers = max(self.numbers, out.numel())
+        return out
+
+
+@pytest.mark.parametrize("read", [lambda model, ids: attribute_logit(model, ids, 4, against=9), attention_patterns])
+def test_no_logits_are_made_that_are_not_asked_for(read):
+    words = 10_000
+    model = text(embed=C.TextEmbedding(vocab=words), mask="causal")()
+    ids = torch.randint(words, (1, 17))  # more tokens than the vectors are wide
+    with WidestTensor() as whole, torch.no_grad():
+        model(ids)
+    with WidestTensor() as found:
+        read(model.eval(), ids)
+
+    assert whole.numbers == 17 * words
+    assert found.numbers < whole.numbers
 
 
 # ---------------------------------------------------------------- the sum is exact

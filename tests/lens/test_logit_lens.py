@@ -9,9 +9,9 @@ from torch.testing import assert_close
 import regard
 from regard import config as C
 from regard.config.errors import ConfigError
+from regard.core.hooks import looking
 from regard.inference.model import Model
 from regard.lens.prompt import read_prompt
-from regard.lens.stream import predictions
 from regard.lens.stream.logit_lens import logit_lens
 from regard.text import train_tokenizer
 
@@ -94,12 +94,22 @@ def test_places_are_those_of_the_walk_and_halves_leave_the_others_as_they_are():
 def test_a_table_of_logits_in_pieces_gives_the_same_numbers(name, monkeypatch):
     model, prompt = shaped(name)
     once = logit_lens(model, prompt, watch=[1])
-    monkeypatch.setattr(predictions, "MOST_LOGITS", 2 * B * VOCAB)
+    monkeypatch.setattr("regard.lens.stream.logit_lens.TABLE", 2 * B * VOCAB)
+    monkeypatch.setattr("regard.lens.stream.logit_lens.TOGETHER", 2)
 
     pieces = logit_lens(model, prompt, watch=[1])
 
     for field in ("top_ids", "top_probs", "watch_probs", "watch_ranks", "entropy", "kl", "norm"):
         assert_close(getattr(pieces, field), getattr(once, field))
+
+
+def test_an_edit_of_the_logits_around_the_lens_is_what_the_model_says():
+    model, prompt = shaped("decoder")
+    said = logits_of(model, prompt)
+    with looking(model, "logits", edit=lambda address, x: 2 * x):
+        read = logit_lens(model, prompt, watch=range(VOCAB))
+
+    assert_close(read.watch_probs[-1], (2 * said).softmax(-1))
 
 
 def test_padding_counts_in_no_mean():

@@ -128,14 +128,12 @@ class HookContext:
                 x = hook.take(address, x, heads)
         return x
 
-    def apply_by_head(self, name: str, result: Tensor, out: Any, x: Tensor) -> Tensor:
-        """Record or edit what each head adds to x through its slice of the projection `out`, for chosen heads only."""
+    def apply_by_head(self, name: str, result: Tensor, read_maps: Callable[[], Tensor], x: Tensor) -> Tensor:
+        """Record or edit what each head adds to x through its own map (H, e, D), for chosen heads only."""
         address = f"{self.where}.{name}"
         for hook in [hook for hook in self.hooks if address in hook.names]:
             at = hook.where(address, result.shape[1], result.shape[1])
-            width = result.shape[1] * result.shape[3]
-            maps = out(torch.eye(width, dtype=result.dtype, device=x.device)) - out(result.new_zeros(1, width))
-            maps = maps.unflatten(0, (result.shape[1], -1))[at[1]]  # (H, e, D), adapters or packed weights included
+            maps = read_maps()[at[1]]
             parts = result.detach()[at] @ maps.detach() if hook.grad else result[at] @ maps
             if hook.edit is None:
                 hook.seen.add(address, parts, hook.keep_grad(address, parts, ()))

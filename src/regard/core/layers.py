@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -135,7 +136,8 @@ class Attention(nn.Module):
     def project_output(self, result: Tensor, scope: Scope) -> Tensor:  # (B, H, N, e) -> (B, N, D)
         result = scope.tap(f"{self.name}.result", result)
         out = self.out(result.transpose(1, 2).flatten(-2))  #: S006
-        out = out if scope.watch is None else scope.watch.apply_by_head(f"{self.name}.head_out", result, self.out, out)
+        if scope.watch is not None:
+            out = scope.watch.apply_by_head(f"{self.name}.head_out", result, partial(head_maps, self.out, result), out)
         return scope.tap(f"{self.name}.out", out)
 
 
@@ -245,6 +247,18 @@ class FusedLinear(nn.Linear):
 
     def reset_parameters(self) -> None:
         """Does nothing: `regard.core.init` initialises the weights."""
+
+
+def head_maps(out: nn.Module, result: Tensor) -> Tensor:  # (H, e, D)
+    """The slice of an output projection that belongs to each head of `result` (B, H, N, e); with adapters or packed
+    weights by what the projection answers to unit vectors."""
+    width = result.shape[1] * result.shape[3]
+    if type(out) is FusedLinear and type(out.weight) is nn.Parameter:
+        maps = out.weight.mT.to(result.dtype)
+    else:
+        maps = out(torch.eye(width, dtype=result.dtype, device=result.device)) - out(result.new_zeros(1, width))
+    by_head: Tensor = maps.unflatten(0, (result.shape[1], -1))
+    return by_head
 
 
 def gelu_tanh(x: Tensor) -> Tensor:

@@ -25,6 +25,7 @@ from regard.core.model import Trunk
 from regard.core.tokens import Tokens
 from regard.inputs.image import PatchEmbedding
 from regard.inputs.text import TextEmbedding
+from regard.models.heads import can_defer_logits
 from regard.models.recurrent import RecurrentStack
 
 
@@ -74,6 +75,8 @@ def attention_views(model: Any, *inputs: Any, marks: Collection[int] = (), **nam
     model = unwrap_model(model)
     device = next(model.parameters()).device
     inputs = tuple(to_model_device(x, device) for x in inputs)
+    if can_defer_logits(model):
+        named["deferred"] = True  # no logits are asked for
     with evaluation_mode(model), record_trunk_inputs(model) as notes, looking(model, "*.pattern") as seen:
         model(*inputs, **{name: to_model_device(x, device) for name, x in named.items()})
         return [build_view(address.removesuffix(".pattern"), seen[address], notes, marks) for address in seen]

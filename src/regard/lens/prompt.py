@@ -33,9 +33,9 @@ class Prompt:
             raise ConfigError("this lens reads ids of tokens, and this model was given an image or a sound")
         return self.first.flatten(1)
 
-    def run(self, model: Any) -> Any:
-        """What the model makes of it."""
-        return model(self.first, **self.given)
+    def run(self, model: Any, *, deferred: bool = False) -> Any:
+        """What the model makes of it; `deferred` leaves logits over words as factors."""
+        return model(self.first, **self.given, **({"deferred": True} if deferred else {}))
 
     def repeat(self, rows: int) -> "Prompt":
         """The same, so many times in one batch."""

@@ -24,7 +24,7 @@ from regard.lens.attribution.direct_attribution import attribute_logit
 from regard.lens.attribution.input_attribution import attribute_inputs
 from regard.lens.heads import summarize_heads
 from regard.lens.prompt import Prompt, read_prompt
-from regard.lens.residual import Unembedding, find_head, find_trunk, recording
+from regard.lens.residual import find_head, find_trunk, recording
 from regard.lens.result import LensResult, Table, Value
 from regard.lens.stream.logit_lens import logit_lens
 from regard.lens.stream.predictions import model_log_probs
@@ -109,7 +109,7 @@ def find_surprise(model: Any, prompt: Prompt, at: int) -> Finding:
     if not isinstance(find_head(model), LMHead) or any(pair[False, False].ahead for pair in model.trunk.masks):
         raise ConfigError("surprise is of a model that predicts each next token of a text")
     with recording(model, prompt) as run:
-        logs = model_log_probs(Unembedding(model, run.tokens), run)[0]
+        logs = model_log_probs(run)[0]
     ids = prompt.ids[0]
     if len(ids) < 2:
         raise DataError("surprise needs two tokens or more")

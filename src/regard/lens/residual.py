@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from regard.config.errors import ConfigError
@@ -20,7 +21,14 @@ from regard.core.model import Trunk
 from regard.core.tokens import Tokens
 from regard.lens.attention_maps import evaluation_mode, record_trunk_inputs, unwrap_model
 from regard.lens.prompt import Prompt
-from regard.models.heads import LMHead, PoolingHead, PretrainingHead, TokenHead
+from regard.models.heads import (
+    DeferredLogits,
+    LMHead,
+    PoolingHead,
+    PretrainingHead,
+    TokenHead,
+    can_defer_logits,
+)
 from regard.models.reversible import sublayer_names
 
 
@@ -63,18 +71,28 @@ class Recording:
     tokens: Tokens
     memory: Tokens | None = None
 
+    def logits(self, part: slice = slice(None)) -> Tensor:
+        """What the model says at some positions (B, n, V); (B, 1, classes) of a head that pools."""
+        out = self.out[0] if type(self.out) is tuple else self.out
+        if isinstance(out, DeferredLogits):
+            return F.linear(out.x[:, part], out.weight, out.bias)
+        said: Tensor = out[:, None] if out.dim() == 2 else out.flatten(1, -2)[:, part]
+        return said
+
 
 @contextmanager
 def recording(
-    model: Any, prompt: Prompt, *addresses: str, grad: bool = False, queries: slice | None = None
-) -> Iterator[Recording]:
+    model: Any, prompt: Prompt, *addresses: str, grad: bool = False, queries: slice | None = None,
+    deferred: bool = False,
+) -> Iterator[Recording]:  # fmt: skip
     """Run the model once with these addresses recorded, of all rows or the chosen ones; without dropout, with gradients
-    only where asked for."""
+    only where asked for. With `deferred` only those logits over words are made that `Recording.logits` is asked for."""
     model = unwrap_model(model)
+    deferred = deferred and can_defer_logits(model)
     with evaluation_mode(model), torch.set_grad_enabled(grad):
         looks = looking(model, "trunk.embed", *addresses, grad=grad, queries=queries)
         with record_trunk_inputs(model) as notes, looks as seen:
-            out = prompt.run(model)
+            out = prompt.run(model, deferred=deferred)
             note = notes["trunk"]
         yield Recording(out, seen, note.tokens, note.memory)
 
@@ -116,3 +134,13 @@ class Unembedding:
         with torch.autocast(x.device.type, kind, enabled=kind is not None):
             logits: Tensor = self.head(self.tokens.with_vectors(x))
         return logits[:, None] if self.pools else logits
+
+    def outputs(self, x: Tensor, ids: list[int]) -> Tensor:  # (B, n, D) -> (B, n, ids)
+        """The logits of these words or classes; the vectors have had the final norm. An LM head makes no others."""
+        if not isinstance(self.head, LMHead):
+            return self(x, final=False)[..., ids]
+        kind = self.model.autocast()
+        with torch.autocast(x.device.type, kind, enabled=kind is not None):
+            factors = self.head(self.tokens.with_vectors(x), deferred=True)
+        assert isinstance(factors, DeferredLogits)
+        return F.linear(factors.x, factors.weight[ids], None if factors.bias is None else factors.bias[ids])

@@ -60,6 +60,13 @@ def defer_logits(model: nn.Module, ids: Tensor, **given: Any) -> Any:
     return model(ids, deferred=True, **given)
 
 
+def can_defer_logits(model: Any) -> bool:
+    """Whether forward takes `deferred`: the head makes logits over words, and no hook waits for them."""
+    head = getattr(model, "head", None)
+    words = isinstance(head.lm if isinstance(head, PretrainingHead) else head, LMHead)
+    return words and not model.hooks
+
+
 LinearFunction = Callable[[Tensor, Tensor, Tensor | None], Tensor]  # of vectors, a weight and a bias
 
 

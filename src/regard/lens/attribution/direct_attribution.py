@@ -26,7 +26,6 @@ from regard.lens.residual import (
     Recording,
     Unembedding,
     find_trunk,
-    logit_count,
     recording,
     residual_places,
 )
@@ -56,11 +55,11 @@ def attribute_logit(
         raise DataError(f"prompt: {len(prompt.first)} rows; a logit is attributed for one, so give them one by one")
     pools = isinstance(model.head, PoolingHead)
     rows = None if pools else slice(position, position + 1 or None)
-    with recording(model, prompt, *recorded_addresses(model, neurons), queries=rows) as run:
+    with recording(model, prompt, *recorded_addresses(model, neurons), queries=rows, deferred=True) as run:
         at = 0 if pools else check_position(run, position)
         decode = Unembedding(model, run.tokens)
         walk = BackwardWalk(trunk, run, slice(None) if pools else slice(at, at + 1), neurons)
-        logits = (run.out[0] if isinstance(run.out, tuple) else run.out)[0].reshape(-1, logit_count(model))[at]
+        logits = run.logits(slice(at, at + 1))[0, 0]
         token = int(logits.argmax()) if token is None else prediction_id(model, token, "token")
         other = None if against is None else prediction_id(model, against, "against")
         parts = [*walk.head(decode, token, other), *walk.blocks(model), *walk.stem(model)][::-1]
@@ -150,8 +149,8 @@ class BackwardWalk:
         """The head's bias, what a head that is not linear has beyond its gradient, and the final norm's bias."""
         x = self.run.seen["trunk.final"].detach().requires_grad_()
         with torch.enable_grad():
-            logits = decode(x, final=False)[0, 0]
-            logit = logits[token] - (0 if against is None else logits[against])
+            logits = decode.outputs(x, [token] if against is None else [token, against])[0, 0]
+            logit = logits[0] - (0 if against is None else logits[1])
             self.direction = widen(torch.autograd.grad(logit, x)[0][0])
         bias = output_bias(decode.head, token)
         if bias is not None and against is not None:

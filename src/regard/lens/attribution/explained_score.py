@@ -5,6 +5,7 @@ is the likeliest there unless another is named.
 """
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -27,20 +28,27 @@ class ExplainedScore:
 
     def __init__(
         self, model: Any, prompt: Prompt, *, target: str | int | None = None, position: int | None = None,
-        score: ScoreKind = "logit", batch_size: int = 16,
+        score: ScoreKind = "logit", batch_size: int = 16, slopes: bool = False,
     ) -> None:  # fmt: skip
+        """With `slopes` the run that finds the target also gives the gradient at the input itself."""
         if score not in SCORES:
             raise ConfigError(f"score: no score {score!r}{did_you_mean(score, SCORES)} there are {', '.join(SCORES)}")
         self.model, self.prompt, self.kind, self.batch_size = unwrap_model(model), prompt, score, batch_size
         self.inputs: list[InputVectors] = read_inputs(self.model, prompt)
         self.head = explained_head(self.model)
         self.position = None if isinstance(self.head, PoolingHead) else self.find_position(position)
-        logits = self.logits([each.x for each in self.inputs])[0]
+        rows = [each.x.clone().requires_grad_(slopes) for each in self.inputs]
+        with torch.set_grad_enabled(slopes):
+            logits = self.logits(rows)[0]
         if score != "logit" and len(logits) == 1:
             raise ConfigError(f"score: a model with one output has no {score}; explain its logit")
         self.outputs = len(logits)
         self.target = int(logits.argmax()) if target is None else self.find_target(target)
-        self.value = float(self.scores([each.x for each in self.inputs])[0])
+        with torch.set_grad_enabled(slopes):
+            value = self.score_of(logits)
+        self.value = float(value)
+        if slopes:
+            self.slopes = input_gradients(value, rows)
 
     # ---------------------------------------------------------------- what is explained
 
@@ -109,11 +117,13 @@ class ExplainedScore:
         return out if self.position is None else out[:, self.position]  # type: ignore[no-any-return]
 
     def scores(self, rows: Sequence[Tensor]) -> Tensor:  # (rows,)
-        logits = self.logits(rows)
+        return self.score_of(self.logits(rows))
+
+    def score_of(self, logits: Tensor) -> Tensor:  # (…, outputs) -> (…)
         logits = logits if logits.dtype == torch.float64 else logits.float()
         if self.kind != "logit":
             logits = logits.softmax(-1) if self.kind == "probability" else logits.log_softmax(-1)
-        return logits[:, self.target]
+        return logits[..., self.target]
 
     def score_batches(self, rows: Sequence[Tensor]) -> Tensor:  # (rows,)
         """The same without gradients, a batch at a time."""
@@ -124,9 +134,12 @@ class ExplainedScore:
         """The gradient of each row's score with respect to that row, for each input."""
         with torch.enable_grad():
             leaves = [x.detach().clone().requires_grad_() for x in rows]
-            total = self.scores(leaves).sum()
-            found = torch.autograd.grad(total, leaves, allow_unused=True)
-        return [torch.zeros_like(x) if g is None else g for x, g in zip(leaves, found, strict=True)]
+            return input_gradients(self.scores(leaves).sum(), leaves)
+
+    @cached_property
+    def slopes(self) -> list[Tensor]:
+        """The gradient at the input itself."""
+        return self.gradients([each.x for each in self.inputs])
 
     def readout(self) -> Tensor:  # (N,)
         """How much of each token's last vector the head reads: one token, or several where it pools."""
@@ -137,6 +150,12 @@ class ExplainedScore:
         assert isinstance(self.head, PoolingHead)
         after = range(1 + len(self.head.others))
         return torch.stack([self.head.pick(tokens.with_vectors(one[None]), place)[0] for place in after]).mean(0)
+
+
+def input_gradients(score: Tensor, rows: Sequence[Tensor]) -> list[Tensor]:
+    """The gradient of a score for each input; zero where nothing reads it."""
+    found = torch.autograd.grad(score, rows, allow_unused=True)
+    return [torch.zeros_like(x) if g is None else g for x, g in zip(rows, found, strict=True)]
 
 
 def explained_head(model: Any) -> LMHead | TokenHead | PoolingHead:

@@ -140,7 +140,8 @@ def attribute_inputs(
     read = read_prompt(model, prompt, source=source)
     with evaluation_mode(model):
         explained = ExplainedScore(
-            model, read, target=target, position=position, score=chosen.score, batch_size=chosen.batch_size
+            model, read, target=target, position=position, score=chosen.score, batch_size=chosen.batch_size,
+            slopes=method in ("gradient", "gradient_x_input"),
         )
         found = ATTRIBUTION_METHODS[method](explained, chosen)
     first, *rest = explained.inputs
@@ -164,15 +165,14 @@ def read_settings(settings: dict[str, Any]) -> AttributionSettings:
 
 
 def gradient(explained: ExplainedScore, settings: AttributionSettings) -> Attributions:
-    slopes = explained.gradients([side.x for side in explained.inputs])
-    sums = [side.sum_inputs(slope.double().square()) for side, slope in zip(explained.inputs, slopes, strict=True)]
+    sides = zip(explained.inputs, explained.slopes, strict=True)
+    sums = [side.sum_inputs(slope.double().square()) for side, slope in sides]
     return Attributions([each[0].sqrt() for each in sums])
 
 
 def gradient_x_input(explained: ExplainedScore, settings: AttributionSettings) -> Attributions:
-    slopes = explained.gradients([side.x for side in explained.inputs])
     bases = [side.baseline(settings.or_else("zero")) for side in explained.inputs]
-    sides = zip(explained.inputs, slopes, bases, strict=True)
+    sides = zip(explained.inputs, explained.slopes, bases, strict=True)
     return Attributions([side.sum_inputs(slope * (side.x - base))[0] for side, slope, base in sides])
 
 

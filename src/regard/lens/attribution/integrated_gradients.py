@@ -67,8 +67,9 @@ def integrate_gradients(
 ) -> PathIntegral:
     """Halve the worst pieces until sum and parts are within the tolerance, or up to a cap."""
     ends = [place / FIRST_PIECES for place in range(FIRST_PIECES + 1)]
-    pieces = integrate_pieces(explained, bases, list(zip(ends, ends[1:], strict=False)))
-    start, stop = path_scores(explained, bases, [0.0, 1.0])
+    scores = dict(zip(ends, path_scores(explained, bases, ends), strict=True))
+    pieces = integrate_pieces(explained, bases, list(zip(ends, ends[1:], strict=False)), scores)
+    start, stop = scores[0.0], scores[1.0]
     rounding = NOISE * torch.finfo(explained.inputs[0].x.dtype).eps * max(abs(start), abs(stop), 1e-30)
     steps = len(pieces) * len(NODES)
     while True:
@@ -80,7 +81,7 @@ def integrate_gradients(
         if not worst:
             return PathIntegral(total(pieces), start, stop - start, steps, settled=not found)
         halves = [half for piece in worst for half in halve(piece)]
-        pieces = [piece for piece in pieces if piece not in worst] + integrate_pieces(explained, bases, halves)
+        pieces = [piece for piece in pieces if piece not in worst] + integrate_pieces(explained, bases, halves, scores)
         steps += len(halves) * len(NODES)
 
 
@@ -108,17 +109,18 @@ def halve(piece: PathPiece) -> list[tuple[float, float]]:
 
 
 def integrate_pieces(
-    explained: ExplainedScore, bases: Sequence[Tensor], spans: Sequence[tuple[float, float]]
+    explained: ExplainedScore, bases: Sequence[Tensor], spans: Sequence[tuple[float, float]], scores: dict[float, float]
 ) -> list[PathPiece]:
-    """Each piece by its points; and the score at its ends, for what the sum should have been."""
+    """Each piece by its points; and the score at its ends, for what the sum should have been: new ones are added."""
     points = [(start + stop) / 2 + (stop - start) / 2 * node for start, stop in spans for node in NODES]
     slopes = path_slopes(explained, bases, points).unflatten(0, (len(spans), len(NODES)))  # (pieces, nodes, inputs)
     widths = torch.tensor([(stop - start) / 2 for start, stop in spans], dtype=slopes.dtype, device=slopes.device)
     rules = widths.new_tensor([WEIGHTS, FEWER]) * widths[:, None, None]  # (pieces, 2, nodes)
     parts, fewer = (rules @ slopes).unbind(1)  # (pieces, inputs)
     doubts = (parts - fewer).abs().amax(1).tolist()
-    ends = sorted({end for span in spans for end in span})
-    scores = dict(zip(ends, path_scores(explained, bases, ends), strict=True))
+    ends = sorted({end for span in spans for end in span} - scores.keys())
+    if ends:
+        scores |= zip(ends, path_scores(explained, bases, ends), strict=True)
     found = zip(spans, parts, doubts, strict=True)
     return [PathPiece(start, stop, part, float(part.sum()) - scores[stop] + scores[start], doubt)
             for (start, stop), part, doubt in found]  # fmt: skip

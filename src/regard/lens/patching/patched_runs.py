@@ -20,6 +20,7 @@ from regard.core.model import BlockCall, BlockRunner, Trunk
 from regard.lens.attention_maps import evaluation_mode, unwrap_model
 from regard.lens.patching.logit_metrics import BoundMetric, answering_head, run_metric
 from regard.lens.prompt import Prompt
+from regard.models.heads import can_defer_logits
 
 BATCH_TOKENS = 4096  # tokens x rows of one forward pass: on a CPU more is slower, a GPU takes more
 MOST_LOGITS = 1 << 26  # numbers: a metric that reads every position makes (rows, N, V)
@@ -118,6 +119,7 @@ def replace_where(value: Tensor, where: Tensor) -> HookEdit:
 def record_activations(model: Any, prompt: Prompt, *addresses: str) -> dict[str, Tensor]:
     """What is at these addresses while the model reads a prompt."""
     model = unwrap_model(model)
+    deferred = can_defer_logits(model) and all(address.startswith(("trunk.", "encoder.")) for address in addresses)
     with evaluation_mode(model), looking(model, *addresses) as seen:
-        prompt.run(model)
+        prompt.run(model, deferred=deferred)
     return {address: seen[address].detach() for address in seen}

@@ -10,13 +10,12 @@ model knows there: early vectors may be written in another basis, and the answer
 (Belrose et al. 2023, whose tuned lens fits a map for each place); and what can be read need not be what is used.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import log
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from regard.config.errors import ConfigError
@@ -37,6 +36,9 @@ from regard.lens.stream.tuned_lens import TunedLens
 
 NOTE = ("What the final norm and head read at a place, not what the model knows or uses there: early vectors may be "
         "written in another basis (Belrose et al. 2023).")  # fmt: skip
+
+TABLE = 1 << 20  # numbers of one table of logits, which is read several times: what a cache holds
+TOGETHER = 8  # tables made by one product: of more rows it is faster
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +115,7 @@ def logit_lens(  #: S153
     check_lens_settings(model, watch, top_k, lens)
     prompt = read_prompt(model, prompt, source=source, pair=pair)
     ids = [prediction_id(model, word) for word in watch]
-    with recording(model, prompt, *(place.address for place in places)) as run:
+    with recording(model, prompt, *(place.address for place in places), deferred=True) as run:
         decode = Unembedding(model, run.tokens)
         read = read_places(decode, run, places, lens, (min(top_k, logit_count(model)), ids))
         norm = torch.stack([run.seen[place.address].norm(dim=-1).float() for place in places]).cpu()
@@ -140,26 +142,31 @@ def check_lens_settings(model: Any, watch: Sequence[str | int], top_k: int, lens
 def read_places(
     decode: Unembedding, run: Recording, places: list[Place], lens: TunedLens | None, wanted: tuple[int, list[int]]
 ) -> dict[str, Tensor]:
-    """The numbers of LogitLens by name (P, B, N, …); one place and some positions of logits at a time."""
-    every, parts = model_log_probs(decode, run), list[dict[str, Tensor]]()
-    for part in position_slices(decode):
-        final, found = every[:, part], list[dict[str, Tensor]]()
-        for place in places:
-            here = final if place.part == "final" else decoded(decode, run, place, lens, part)
-            found.append(describe_prediction(here, final, *wanted))
+    """The numbers of LogitLens by name (P, B, N, …); a few positions of logits at a time."""
+    parts = list[dict[str, Tensor]]()
+    for part in position_slices(decode, TABLE):
+        final = model_log_probs(run, part)
+        tables = decode_places(decode, run, places[:-1], lens, part)
+        found = [describe_prediction(here, final, *wanted) for here in (*tables, final)]
         parts.append({name: torch.stack([each[name] for each in found]) for name in found[0]})
     return {name: torch.cat([each[name] for each in parts], 2).cpu() for name in parts[0]}
 
 
-def decoded(decode: Unembedding, run: Recording, place: Place, lens: TunedLens | None, part: slice) -> Tensor:
-    """Log-probabilities (B, N, V) at some positions of a place."""
-    x = run.seen[place.address][:, part]
-    return log_probabilities(decode(x if lens is None else lens.translate(place.name, x)))
+def decode_places(
+    decode: Unembedding, run: Recording, places: list[Place], lens: TunedLens | None, part: slice
+) -> Iterator[Tensor]:
+    """Log-probabilities (B, n, V) at some positions of each place; several places in one matrix product."""
+    together = 1 if decode.pools else TOGETHER
+    for start in range(0, len(places), together):
+        some = [(place.name, run.seen[place.address][:, part]) for place in places[start : start + together]]
+        x = torch.cat([vectors if lens is None else lens.translate(name, vectors) for name, vectors in some])
+        for logits in decode(x).chunk(len(some)):
+            yield log_probabilities(logits)
 
 
 def describe_prediction(here: Tensor, final: Tensor, top_k: int, watch: list[int]) -> dict[str, Tensor]:
     """The numbers of one place from its log-probabilities and the model's own, both (B, N, V)."""
-    probs = here.exp()
+    probs, own = here.exp(), final.exp()
     top = probs.topk(top_k)
     ranks = [(here > here[..., ident, None]).sum(-1) + 1 for ident in watch]
     return {
@@ -167,8 +174,8 @@ def describe_prediction(here: Tensor, final: Tensor, top_k: int, watch: list[int
         "top_probs": top.values,
         "watch_probs": probs[..., watch],
         "watch_ranks": torch.stack(ranks, -1) if ranks else top.indices[..., :0],
-        "entropy": torch.special.entr(probs).sum(-1) / log(2),
-        "kl": F.kl_div(here, final, reduction="none", log_target=True).sum(-1).clamp(min=0) / log(2),
+        "entropy": -torch.linalg.vecdot(probs, here) / log(2),
+        "kl": torch.linalg.vecdot(own, final - here).clamp(min=0) / log(2),
     }
 
 

@@ -17,10 +17,9 @@ from regard.models.heads import LMHead, PoolingHead
 MOST_LOGITS = 1 << 24  # numbers in one table of logits; longer inputs are decoded some positions at a time
 
 
-def model_log_probs(decode: Unembedding, run: Recording) -> Tensor:  # (B, N, V)
-    """What the model itself predicts."""
-    out = run.out[0] if isinstance(run.out, tuple) else run.out
-    return log_probabilities(out[:, None] if decode.pools else out)
+def model_log_probs(run: Recording, part: slice = slice(None)) -> Tensor:  # (B, n, V)
+    """What the model itself predicts at some positions."""
+    return log_probabilities(run.logits(part))
 
 
 def log_probabilities(logits: Tensor) -> Tensor:
@@ -36,11 +35,11 @@ def real_positions(decode: Unembedding) -> Tensor:  # (B, N)
     return tokens.is_real
 
 
-def position_slices(decode: Unembedding) -> list[slice]:
+def position_slices(decode: Unembedding, most: int | None = None) -> list[slice]:
     """Positions that are decoded together, so that tables of logits stay small; a head that pools needs them all."""
     if decode.pools:
         return [slice(None)]
-    step = max(1, MOST_LOGITS // (decode.tokens.batch * logit_count(decode.model)))
+    step = max(1, (most or MOST_LOGITS) // (decode.tokens.batch * logit_count(decode.model)))
     return [slice(start, start + step) for start in range(0, decode.tokens.count, step)]
 
 

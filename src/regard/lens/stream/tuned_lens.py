@@ -195,7 +195,7 @@ def read_batches(model: Any, batches: Iterable[Any]) -> Iterator[Prompt]:
 
 def add_gradients(decode: Unembedding, run: Recording, places: list[Place], maps: list[AffineMap]) -> Tensor:
     """The KL divergence at each place in bits (P,); its gradients are added to the maps', one place at a time."""
-    goal, real = model_log_probs(decode, run), real_positions(decode)
+    goal, real = model_log_probs(run), real_positions(decode)
     divergences = goal.new_zeros(len(places))
     for at, (place, affine) in enumerate(zip(places, maps, strict=True)):
         x = run.seen[place.address].detach()
