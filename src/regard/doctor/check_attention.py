@@ -199,8 +199,8 @@ def order_effect(case: DoctorCase, side: str) -> float | None:
 
 @torch.no_grad()
 def token_order_effect(case: DoctorCase, trunk: Trunk) -> float | None:
-    """The same for inputs besides text: the vectors after the front end are permuted, which may have positions of its
-    own."""
+    """The effect of another order for inputs besides text: vectors are permuted after the front end and its own
+    positions."""
     model, rest = case.lively, moved_to(cut_rows(next(case.read()), 1), case.run.device)
     tokens = model.embed(rest.pop("ids"), **rest)
     if len(tokens.x) > 1:  # channels are separate rows

@@ -86,13 +86,13 @@ def keep_gradient(out: Tensor) -> Tensor:
 
 
 def without_chunks(objective: Any) -> Any:
-    """The same objective without a chunked loss, which would hide the logits."""
+    """The objective without a chunked loss, which would hide the logits."""
     held = is_dataclass(objective) and "chunk" in {field.name for field in fields(objective)}
     return replace(objective, chunk=None) if held and not isinstance(objective, type) else objective
 
 
 def share_ahead(ids: Tensor, labels: Tensor, where: Tensor, ahead: int) -> float:
-    """How often the label is the token `ahead` positions later."""
+    """The share of positions whose label is the token `ahead` positions later."""
     count = ids.shape[1] - ahead
     if count < 1 or labels.shape != ids.shape:
         return 0.0

@@ -145,7 +145,8 @@ def shorter_micro_batches(size: MicroBatch) -> Iterator[MicroBatch]:
 
 
 def fewer_rows(case: DoctorCase, size: MicroBatch, free: float) -> MicroBatch | None:
-    """The same tokens in a step, in micro-batches that fit; None where a single row does not."""
+    """Split a step into micro-batches of fewer rows that fit, with the same tokens; None where a single row does not
+    fit."""
     rows = size.rows
     while rows:
         tried = replace(size, rows=rows, accumulate=size.accumulate * -(-size.rows // rows))

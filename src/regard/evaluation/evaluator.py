@@ -310,7 +310,7 @@ class ByteCounter:
         self.stream: Detokenizer | None = None
 
     def of(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """The same batches, counted as they pass."""
+        """Count the bytes of batches as they pass."""
         for batch in batches:
             if isinstance(batch, Tensor):  # windows of one text, each continuing the one before
                 self.put(batch[:, 1:].flatten().tolist(), int(batch[0, 0]))

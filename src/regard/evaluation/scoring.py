@@ -72,7 +72,7 @@ def is_validation_row(example: Example, share: float) -> bool:
 
 
 def sample_evenly(all: Callable[[], Iterable[ScoredRow]], limit: int | None) -> Iterable[ScoredRow]:
-    """At most `limit` rows, evenly spaced, since files are often sorted."""
+    """Sample at most `limit` rows, evenly spaced, since files are often sorted."""
     if limit is None:
         return all()
     count = sum(1 for _ in all())

@@ -58,7 +58,7 @@ class AnswerScorer(RowScorer):
 
     @property
     def scores(self) -> dict[str, float]:
-        """Exact match and F1 in percent, as in SQuAD."""
+        """The scores exact match and F1 in percent, as in SQuAD."""
         marks = [mark for _, mark in self.meant]
         return {name: safe_ratio(sum(mark[name] for mark in marks), len(marks)) for name in ("exact", "f1")}
 

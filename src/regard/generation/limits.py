@@ -78,14 +78,14 @@ def ring_length(model: Transformer, limits: GenerationLimits, empty: KVCache | N
 
 
 def mask_lookback(mask: Mask) -> int:
-    """How many tokens a mask lets a token attend to, itself included; 0 where there is no limit."""
+    """The lookback of an attention mask in tokens, the token itself included; 0 where there is no limit."""
     terms = mask.terms if isinstance(mask, And) else ()
     windows = [term.radius + 1 for term in terms if isinstance(term, Window)]
     return min(windows) if windows and CAUSAL in terms else 0
 
 
 def barred_tokens(model: Transformer, limits: GenerationLimits) -> Tensor:
-    """(V,) True for ids that are never generated: those without a token in the tokenizer, and padding."""
+    """Mask (V,) of the ids that are never generated: those without a token in the tokenizer, and padding."""
     ids: Tensor = torch.arange(int(model.head.out_features))  # type: ignore[arg-type]
     known = ids < (len(ids) if limits.known is None else limits.known)
     known[[id for id in limits.never if id < len(ids)]] = False

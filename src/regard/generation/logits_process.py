@@ -56,7 +56,7 @@ def presence_penalty(logits: Tensor, penalty: float, counts: Tensor) -> Tensor:
 
 
 def repeated_ngrams(texts: Tensor, size: int, vocab: int) -> Tensor:
-    """(R, V) True for tokens that would repeat an n-gram of `size` that the text (R, N) already contains.
+    """Mask (R, V) of the tokens that would repeat an n-gram of `size` that the text (R, N) already contains.
 
         size 3    a b c d a b ?    the last two, a b, were followed by c: c is forbidden
 
@@ -72,7 +72,7 @@ def repeated_ngrams(texts: Tensor, size: int, vocab: int) -> Tensor:
 
 
 def seen_tokens(texts: Tensor, vocab: int) -> Tensor:
-    """(R, V) True for the tokens of each text (R, N), which is padded on the left with -1."""
+    """Mask (R, V) of the tokens in each text (R, N), which is padded on the left with -1."""
     marks = torch.zeros(len(texts), vocab + 1, dtype=torch.bool, device=texts.device)
     return marks.scatter_(1, texts.masked_fill(texts < 0, vocab).clamp(max=vocab), True)[:, :vocab]
 

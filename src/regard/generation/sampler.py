@@ -32,7 +32,7 @@ class TokenConstraint(Protocol):
     """A constraint on the tokens of one row, advanced by each token that is chosen."""
 
     def allowed_tokens(self) -> Tensor:
-        """(V,) bool on the CPU: ids that may come next, an end token among them where the text may end."""
+        """Mask (V,) on the CPU of the ids that may come next, an end token among them where the text may end."""
         ...
 
     def advance(self, id: int) -> None: ...
@@ -170,7 +170,7 @@ def pad_left(texts: Sequence[Sequence[int]], device: torch.device) -> Tensor:  #
 
 
 def id_mask(ids: Iterable[int], vocab: int) -> Tensor:  # (V,)
-    """(V,) True at these ids."""
+    """Mask (V,) that is True at these ids."""
     marks = torch.zeros(vocab, dtype=torch.bool)
     marks[[id for id in ids if id < vocab]] = True
     return marks

@@ -304,7 +304,7 @@ def cache_bucket(length: int) -> int:
 
 
 def pad_prompts(texts: list[list[int]], device: torch.device) -> tuple[Tensor, Tensor | None]:
-    """(B, N) ids with padding on the left, and the mask of real tokens: None if all are."""
+    """Pad prompts on the left: ids (B, N), and the mask of real tokens, None if all are."""
     lengths = [len(text) for text in texts]
     longest = max(lengths)
     ids = torch.tensor([[0] * (longest - len(text)) + text for text in texts], device=device)

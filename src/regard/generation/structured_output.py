@@ -72,7 +72,7 @@ class GrammarConstraint:
             raise ConfigError(f"{setting}: {'it is too much to compile; make it simpler' if much else why}")
 
     def allowed_tokens(self) -> Tensor:
-        """(V,) True for the ids that may come next; none when the text is over."""
+        """Mask (V,) of the ids that may come next; all False when the text is over."""
         none = torch.zeros(self.words.count, dtype=torch.bool)
         if self.over:
             return none

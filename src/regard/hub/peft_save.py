@@ -65,7 +65,7 @@ class LowRankChange(NamedTuple):
 
     @property
     def alpha(self) -> float:
-        """alpha of the config: the scale times the rank."""
+        """The alpha of the adapter config: the scale times the rank."""
         exact = self.scale * self.rank
         return round(exact) if abs(exact - round(exact)) < 1e-9 * exact else exact
 

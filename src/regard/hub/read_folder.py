@@ -53,7 +53,7 @@ def note_missing_pooler(raw: dict[str, Any], stored: Iterable[str]) -> dict[str,
 
 
 def without_pooler_note(raw: dict[str, Any]) -> dict[str, Any]:
-    """The same without that setting."""
+    """A config.json without add_pooling_layer."""
     return {key: value for key, value in raw.items() if key != WORD}
 
 

@@ -41,7 +41,7 @@ def embed_inputs(
     model: Any, things: Sequence[Any], *, normalize: bool = True, names: Sequence[str] | None = None,
     progress: Callable[[int], object] | None = None, refuse: OnBadInput | None = None,
 ) -> Tensor:  # fmt: skip
-    """(B, D) in fp32 on the CPU: a vector for each text, and for each image where the model takes images.
+    """Embed inputs, (B, D) in fp32 on the CPU: a vector for each text, and for each image where the model takes images.
 
     Vectors have length 1, unless the folder says otherwise or not `normalize`. `names` stand in errors. A text that
     cannot be encoded raises, or has a row of NaN where `refuse` handles the error.
@@ -114,7 +114,7 @@ def normalize_text(model: Any, text: str) -> str:
 
 
 def token_states(model: Any, given: Given) -> tuple[Tensor, Tensor | None]:
-    """(B, N, D) the final states of all tokens before the head, and which tokens are real."""
+    """The final states (B, N, D) of all tokens before the head, and the mask of real tokens."""
     if model.encoder is not None:
         memory, _ = model.encode(given["source"], given["source_real"], None, None)
         return memory.x, given["source_real"]
@@ -124,7 +124,7 @@ def token_states(model: Any, given: Given) -> tuple[Tensor, Tensor | None]:
 
 
 def model_pooled(model: Any, given: Given) -> Tensor | None:
-    """(B, D) the model's own pooled vector, such as that of a tower; None where it has none."""
+    """The model's own pooled vector (B, D), such as that of a tower; None where it has none."""
     head = model.c.head.pooling if isinstance(model.c.head, config.PretrainingHead) else model.c.head
     tower = model.where.startswith("towers") or architecture_ends_with(model, "WithProjection")
     if not tower and getattr(head, "pooling", None) != "eos":

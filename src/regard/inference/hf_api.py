@@ -31,11 +31,11 @@ WRITTEN = ("safe_serialization", "push_to_hub")
 
 
 class PretrainedMixin:
-    """from_pretrained and save_pretrained, as in `transformers`."""
+    """The methods from_pretrained and save_pretrained, as in `transformers`."""
 
     @classmethod
     def from_pretrained(cls, name: str | Path, **given: Any) -> Self:
-        """`regard.load`, which must give a model of this class."""
+        """Load a model of this class, as `regard.load` does, with the keywords of `transformers`."""
         model = from_pretrained(name, **given)
         if not isinstance(model, cls):
             found = type(model).__name__
@@ -44,13 +44,13 @@ class PretrainedMixin:
         return model
 
     def save_pretrained(self, path: str | Path, **given: Any) -> None:
-        """The same as `save`."""
+        """Save the model as a folder; the same as `save`."""
         check_keywords(given, WRITTEN, "save_pretrained")
         self.save(path)  # type: ignore[attr-defined]
 
 
 def from_pretrained(name: str | Path, **given: Any) -> Any:
-    """`regard.load` with the keywords of `transformers`: dtype or torch_dtype, device_map, revision, ...
+    """Load a model with the keywords of `transformers`: dtype or torch_dtype, device_map, revision, ...
 
     Without a device_map the model stays on the CPU, as in `transformers`; "gpt2" is a hub id unless it is a local
     folder.

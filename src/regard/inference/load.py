@@ -74,7 +74,7 @@ def load_for_inference(
     path: str | Path, device: str = "auto", dtype: str = "fp32", weights: str = "auto",
     specials: config.Specials | None = None,
 ) -> Any:  # fmt: skip
-    """`load_model` for a process without training: where packed weights pay, it keeps no others."""
+    """Load a model for inference alone: where packed weights pay, it keeps no plain ones."""
     return pack_in_place(load_model(path, device, dtype, weights=weights, specials=specials))
 
 

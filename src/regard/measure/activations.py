@@ -62,7 +62,7 @@ def activation_memory(c: ModelConfig, batch: int, context: int, kernel: str | No
 
 @dataclass(frozen=True)
 class LayerMemory:
-    """Bytes that one block saves first; those of its input; and the others of its inside."""
+    """Saved bytes of one block: all that it saves first (`kept`), its input, and its inside besides (`rest`)."""
 
     kept: int
     input: int

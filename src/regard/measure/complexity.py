@@ -70,7 +70,8 @@ def contiguous_path(n: int, kernel: int) -> int:
 
 
 def dilated_path(n: int, kernel: int) -> int:
-    """The same with dilations 1, k, k², ...: L layers see k^L - 1 positions back."""
+    """Layers until the last token depends on the first, with dilations 1, k, k², ...: L layers see k^L - 1 positions
+    back."""
     layers = 1
     while kernel**layers < n:
         layers += 1

@@ -87,7 +87,7 @@ class FakeModel:
                 for name, table in blank_inputs(front, context).items()}  # fmt: skip
 
     def run(self, batch: int, context: int) -> Any:
-        """One forward pass; an encoder reads as many tokens as the decoder."""
+        """Run one forward pass; an encoder reads as many tokens as the decoder."""
         c = self.model.c
         if isinstance(c, config.DualEncoder):
             return self.model(*(self.input_names(tower.embed, batch, context)["ids"] for tower in c.towers))

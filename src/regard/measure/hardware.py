@@ -22,7 +22,8 @@ HERE = "here"
 
 @dataclass(frozen=True, kw_only=True)
 class HardwareDevice:
-    """One device: dense FLOP/s in 32 and in 16 bits (of `type`), bytes of memory, and bandwidth in bytes a second."""
+    """A device by its data sheet: dense FLOP/s in 32 and in 16 bits (of `type`), memory in bytes, bandwidth in bytes a
+    second."""
 
     name: str
     title: str

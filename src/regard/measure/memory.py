@@ -23,7 +23,7 @@ BYTES = {"fp32": 4, "mixed": 4, "bf16": 2}  # bytes of a weight under each preci
 
 @dataclass(frozen=True)
 class TrainingMemory:
-    """Bytes by purpose; `gathered` is the block that a sharded rank gathers while it runs."""
+    """Memory of training in bytes, by purpose; `gathered` is the block that a sharded rank gathers while it runs."""
 
     weights: int
     gradients: int
@@ -73,7 +73,7 @@ def optimizer_numbers(name: str, weight: Tensor, optimizer: OptimizerConfig) -> 
 
 
 def memory_from_count(parameters: int, precision: str, optimizer: OptimizerConfig) -> TrainingMemory:
-    """The same from a parameter count alone; the state of other optimizers depends on the shapes."""
+    """The training memory from a parameter count alone; the state of other optimizers depends on the shapes."""
     if not isinstance(optimizer, config.AdamW):
         raise config.ConfigError(f"optimizer: what {optimizer.kind} keeps depends on the model, not on its count "
                                  "alone; name one")  # fmt: skip

@@ -56,7 +56,7 @@ class ResponseChoice:
 
 
 class ResponseForm(Protocol):
-    """How a route formats choices. Each method returns entries of the list "choices"."""
+    """Protocol of a route's response format. Each method returns entries of the list "choices"."""
 
     kind: str  # "chat.completion"
     event: str  # the same for an event of a stream
@@ -111,7 +111,8 @@ def parse_logit_bias_field(bias: dict[str, float]) -> dict[int, float]:
 def build_order(
     body: GenerationFields, prompts: list[list[int]], given: dict[str, Any], settings: ServerSettings, best: int = 1
 ) -> CompletionOrder:  # fmt: skip
-    """`best` texts for each prompt, of which n are returned; with a seed, each text gets a seed of its own."""
+    """The texts to generate for a request: `best` for each prompt, of which n are returned; a given seed varies by
+    text."""
     kept = body.n or 1
     made = max(kept, best)
     count, room = len(prompts) * made, settings.slots + settings.max_queue

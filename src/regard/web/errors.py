@@ -70,7 +70,7 @@ def to_json_bytes(value: Any) -> bytes:
 
 
 def dump_json(value: Any, depth: int = 5) -> bytes:
-    """The same JSON, serialised in parts: one call for a large value would hold the GIL and block all other threads."""
+    """Serialise large values as JSON in parts: one call for all would hold the GIL and block all other threads."""
     if depth and isinstance(value, dict):
         return b"{%s}" % b",".join(
             b"%s:%s" % (to_json_bytes(name), dump_json(each, depth - 1)) for name, each in value.items()

@@ -189,7 +189,7 @@ class QuietServer(uvicorn.Server):
 
 
 def build_server(app: FastAPI) -> QuietServer:
-    """uvicorn without its own log, without a server header."""
+    """Build the uvicorn server: without a log of its own, without a server header."""
     house: ModelPool = app.state.house
     c = UvicornConfig(
         app, http=TimeoutProtocol, ws="none", lifespan="on", loop="asyncio", log_config=None, access_log=False,

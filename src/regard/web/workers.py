@@ -52,7 +52,7 @@ class WorkerPool:
         return await self.finish(work, *given)
 
     async def finish(self, work: Callable[..., T], *given: Any) -> T:
-        """The same for the end of a request that was accepted before: a full queue does not refuse it."""
+        """Run a job for the end of a request that was accepted before, which a full queue does not refuse."""
         future = self.submit(lambda: work(*given))
         try:
             async with asyncio.timeout(self.seconds):

@@ -54,7 +54,7 @@ def canonical_head(c: Any, usual: str) -> Any:
 
 
 def canonical_front_end(c: Any, ends: bool = False) -> Any:
-    """`ends`: True where the head pools at the end token."""
+    """The front end without what does not change logits; `ends` is True where the head pools at the end token."""
     if type(c) is config.TextEmbedding:
         return replace(c, pad_id=None, eos_id=c.eos_id if ends else None, eos_is_max_id=c.eos_is_max_id and ends)
     if isinstance(c, config.PatchEmbedding):

@@ -40,7 +40,7 @@ def to_hf(c: config.DualEncoder, context: int | None) -> dict[str, Any]:
 
 
 def from_hf(hf: HFConfig, head: config.Head) -> config.DualEncoder:
-    """`head` is that of both towers, except for the pooling."""
+    """Both towers from a CLIP config; `head` is that of both, except for the pooling."""
     scale = math.exp(hf.get_float("logit_scale_init_value", 2.6592))
     assert isinstance(head, config.PoolingHead)
     sees = vision_from_hf(tower_config(hf, "vision_config"), head)
@@ -146,7 +146,7 @@ def trunk_to_hf(c: config.Transformer) -> dict[str, Any]:
 
 
 def trunk_from_hf(hf: HFConfig, usual: tuple[int, int, int], **more: Any) -> config.Trunk:
-    """`usual` are the defaults of width, hidden width and heads."""
+    """The trunk of a tower; `usual` are the defaults of width, hidden width and heads."""
     dim, hidden, heads = usual
     return config.Trunk(
         dim=hf.get_int("hidden_size", dim),

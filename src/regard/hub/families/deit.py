@@ -10,7 +10,7 @@ from regard.hub.families.vit import vit_classification_head, vit_pooler_head, vi
 
 
 def from_hf(hf: HFConfig, head: config.Head) -> config.Transformer:
-    """Images are cropped to their centre, 224 of 256 pixels."""
+    """The DeiT config: ViT with two learned tokens, on images cropped to their centre, 224 of 256 pixels."""
     c = vit.vit_from_hf(hf, head, cls=2)
     assert isinstance(c.embed, config.PatchEmbedding)
     frame = config.ImageResize(mode="stretch", size_before_crop=c.embed.image_size * 256 // 224, resample="bicubic")

@@ -35,7 +35,8 @@ def to_hf(c: config.Transformer, context: int | None) -> dict[str, Any]:
 
 
 def from_hf(hf: HFConfig, head: config.Head) -> config.Transformer:
-    """Sinusoidal positions (`sinusoidal_pos_embds`) are stored as learned ones, and loaded as such."""
+    """The DistilBERT config; sinusoidal positions (`sinusoidal_pos_embds`) are stored as learned ones, and loaded as
+    such."""
     rate = hf.get_float("dropout", 0.1)
     trunk = config.Trunk(
         dim=hf.get_int("dim"),

@@ -30,7 +30,7 @@ def from_hf(hf: HFConfig, head: config.Head) -> config.Transformer:
 
 
 def discriminator_head(hf: HFConfig) -> config.Head:
-    """One logit a token: was it replaced?"""
+    """The discriminator, one logit a token: was it replaced?"""
     return config.TokenHead(out=1, dense=True, activation=hf.get_str("hidden_act", HF_ACTIVATIONS, "gelu"))
 
 

@@ -42,7 +42,8 @@ def is_tied_head(c: config.Head) -> bool:
 
 
 def encoder_from_hf(hf: HFConfig, head: config.Head, offset: int = 0, **trunk: Any) -> config.Transformer:
-    """`offset` positions come before the first; `trunk` has further settings of the family."""
+    """The config of a BERT-like encoder; `offset` positions come before the first, `trunk` has the family's other
+    settings."""
     hf.require("is_decoder", False)
     hf.require("add_cross_attention", False)
     hf.require("position_embedding_type", "absolute")

@@ -23,7 +23,7 @@ def gpt_to_hf(c: config.Transformer, length: int) -> dict[str, Any]:
 
 
 def gpt_from_hf(hf: HFConfig, mlp: config.MLP, **trunk: Any) -> config.Trunk:
-    """`trunk` has further settings of the family."""
+    """The trunk of a GPT; `trunk` has further settings of the family."""
     return config.Trunk(
         dim=hf.get_int("n_embd"),
         depth=hf.get_int("n_layer"),

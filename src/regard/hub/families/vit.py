@@ -32,7 +32,7 @@ def vit_to_hf(c: config.Transformer, context: int | None) -> dict[str, Any]:
 
 
 def vit_from_hf(hf: HFConfig, head: config.Head, cls: bool | int = True) -> config.Transformer:
-    """`cls` is the number of learned tokens: DeiT has two."""
+    """The ViT config; `cls` is the number of learned tokens: DeiT has two."""
     embed = config.PatchEmbedding(
         patch_size=square_side(hf, "patch_size", 16),
         image_size=square_side(hf, "image_size", 224),
