@@ -1,7 +1,7 @@
 """Checks of masks and positions: when tokens that must not be visible change, no output may change.
 
     causal      the second half of each row        changes nothing in the first
-    padding     the padding                       changes nothing at real tokens
+    padding     the padding                        changes nothing at real tokens
     documents   the first document of a row        changes nothing in the others
 
 Positions: tokens are permuted; without position encoding, the last token's output stays the same. Only the first

@@ -1,8 +1,8 @@
 """Sentence pooling: how a sentence-transformers folder makes one vector of a text from its token vectors.
 
-modules.json          [Transformer, Pooling, Normalize]: the modules, in order
-1_Pooling/config.json the mean of all vectors, the first, the last, or the maximum of each channel
-sentence_*_config.json   the maximum number of tokens
+modules.json              [Transformer, Pooling, Normalize]: the modules, in order
+1_Pooling/config.json     the mean of all vectors, the first, the last, or the maximum of each channel
+sentence_*_config.json    the maximum number of tokens
 """
 
 import json
