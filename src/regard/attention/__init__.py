@@ -1,7 +1,7 @@
 """Attention kernels besides the core's reference and fused ones, each a file that can be deleted.
 
-Kernels register themselves: asked for by name, or chosen by "auto" where they are the fastest. So do masks that one
-kernel alone is made for: image windows and the edges of a graph.
+Kernels register themselves: they run if configured, or if "auto" finds them fastest. Masks for a single kernel are
+registered beside it: image windows and graph edges.
 """
 
 from regard.attention import (

@@ -1,12 +1,12 @@
-"""Additive attention: a small network scores how well a query and a key agree (Bahdanau et al. 2015).
+"""Additive attention: a small network scores each query-key pair (Bahdanau et al. 2015).
 
     score  =  w' tanh(W_q q + W_k k)
 
-The weights are one layer's, for all its heads, and w is as long as it likes: there is no scale. It costs queries x keys
-x hidden, made a few queries at a time, so that memory grows with the length and time with its square.
+The weights are shared by all heads of a layer, and w is unconstrained: there is no scale. It costs queries x keys x
+hidden, computed a few queries at a time, so that memory grows linearly with the length and time quadratically.
 
 `hard_lookup` and `soft_lookup` show attention as a dictionary lookup: a key is matched, a value is read;
-`soft_lookup` is what `kernels.reference` does for each query. Letters there: q, k are the widths of a query and of a
+`soft_lookup` is the same as `kernels.reference` for each query. Letters there: q, k are the widths of a query and of a
 key, e that of a value, h a hidden one.
 """
 
@@ -39,7 +39,7 @@ def additive_weights(attention: Attention, trunk: config.Trunk, given: tuple[int
 
 
 def additive_flops(a: Attention, field: AttentionField) -> int:
-    """Queries and keys are mapped, and each pair is scored by one vector."""
+    """FLOPs: queries and keys are projected, and each pair is scored by one vector."""
     assert isinstance(a.own, AdditiveScore)
     hidden = a.own.w.in_features
     mapped, met = a.head_dim * hidden * (field.queries + field.keys), hidden + a.value_head_dim
@@ -63,15 +63,15 @@ def additive(q: Tensor, k: Tensor, v: Tensor, plan: Plan, args: AttentionArgs) -
 
 
 def hard_lookup(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:  # (…, k), (K, k), (K, e) -> (…, e)
-    """The value of the best key alone. No gradient reaches query or keys: argmax is a staircase."""
+    """The value of the best key. Queries and keys get no gradient: argmax is piecewise constant."""
     return values[(query @ keys.mT).argmax(-1)]
 
 
 def soft_lookup(query: Tensor, keys: Tensor, values: Tensor, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
-    """A mix of all values, (…, e), and the weights it was mixed with, (…, K): softmax(q·k/temperature).
+    """The weighted mean of all values, (…, e), and its weights, (…, K): softmax(q·k/temperature).
 
-    The colder, the harder: with `gap` between the best and the second score it differs from `hard_lookup` by at most
-    2(K-1) exp(-gap/temperature) max|v|.
+    At low temperature it approaches a hard lookup: with `gap` between the best and the second score it differs from
+    `hard_lookup` by at most 2(K-1) exp(-gap/temperature) max|v|.
     """
     if temperature <= 0:
         raise ConfigError(f"temperature {temperature} is not above 0; the limit at 0 is hard_lookup")
@@ -80,9 +80,9 @@ def soft_lookup(query: Tensor, keys: Tensor, values: Tensor, temperature: float 
 
 
 def additive_score(q: Tensor, k: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor) -> Tensor:
-    """w_v' tanh(W_q q + W_k k) for queries and keys of different widths (Bahdanau et al. 2015).
+    """Additive scores w_v' tanh(W_q q + W_k k) for queries and keys of different widths (Bahdanau et al. 2015).
 
-    (…, Q, q), (…, K, k), (h, q), (h, k), (h,) -> (…, Q, K); holds a tensor of Q x K x h meanwhile.
+    (…, Q, q), (…, K, k), (h, q), (h, k), (h,) -> (…, Q, K); needs a temporary tensor of Q x K x h.
     """
     hidden = (q @ w_q.mT)[..., :, None, :] + (k @ w_k.mT)[..., None, :, :]
     return torch.tanh(hidden) @ w_v  #: S009

@@ -1,12 +1,12 @@
-"""Causal sums of linear attention in chunks, in time and memory linear in the length; and the state of generation.
+"""Causal scan of linear attention in chunks, in time and memory linear in the length; and its state for generation.
 
     out_i  =  sum over j <= i of (q_i·k_j) v_j  =  q_i S_i        S_i = sum over j <= i of k_j v_j'
 
-Without the softmax the brackets may move: (QK')V is n x n in the middle, Q(K'V) is d x e. In chunks both are used: the
-first form among the tokens of a chunk, the second for all chunks before it. S is also all that generation must keep.
-With a 1 set beside each value the last channel counts the weights, and a division makes them sum to 1.
+Without the softmax the product is associative: (QK')V needs an n x n matrix, Q(K'V) a d x e one. Chunks use both: the
+first form within a chunk, the second for all chunks before it. S is also the only state of generation. With a 1
+appended to each value the last channel sums the weights, and dividing by it normalises them.
 
-Letters: d features of q and k, e channels of v, C chunks of S places.
+Letters: d features of q and k, e channels of v, C chunks of S tokens.
 """
 
 from typing import Any
@@ -22,14 +22,14 @@ from regard.core.layers import Attention
 from regard.core.masks import CAUSAL, FULL, PADDING
 from regard.core.tokens import TokenLayout
 
-CHUNK_SIZE = 64  # places in a chunk at least: with as many as features, scores and states take the same room
-LARGE = 128  # on a GPU, which likes larger products
+CHUNK_SIZE = 64  # least tokens in a chunk: with as many as features, scores and states need the same memory
+LARGE = 128  # on a GPU, where larger products are more efficient
 WHOLE = (FULL, PADDING)
-HEADS_PER_SIDE = {"cpu": 1}  # columns of ones: tensor cores want a multiple of eight
+HEADS_PER_SIDE = {"cpu": 1}  # columns of ones: tensor cores require a multiple of eight
 
 
 def scan_unsupported_reason(spec: AttentionSpec) -> str:
-    """What no sum without a softmax can do."""
+    """Why a sum without a softmax cannot honour a spec."""
     if spec.mask not in (*WHOLE, CAUSAL, CAUSAL & PADDING):
         return f"sums over everything or over all before: the mask must be full or causal, not {spec.mask}"
     if spec.mask not in WHOLE and spec.q is not spec.k and not spec.cached:
@@ -40,7 +40,7 @@ def scan_unsupported_reason(spec: AttentionSpec) -> str:
 
 
 def weighted_values(q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec, past: "LinearState | None") -> Tensor:
-    """The mean of values weighed by q·k, for features q (B, H, Q, d) and k (B, G, K, d) that are not negative."""
+    """The mean of values weighted by q·k, for non-negative features q (B, H, Q, d) and k (B, G, K, d)."""
     real = (spec.k if past is None else spec.q).is_real
     if real is not None:
         k = k.masked_fill(~real[:, None, :, None], 0.0)
@@ -56,7 +56,7 @@ def weighted_values(q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec, past: 
 
 
 def scan_flops(a: Attention, field: AttentionField, features: int) -> int:
-    """Sums of k v' that q then reads; where the mask is causal, chunk by chunk. A column counts the weights."""
+    """FLOPs: sums of k v', read by q; chunk by chunk if the mask is causal. One column sums the weights."""
     columns = a.value_head_dim + HEADS_PER_SIDE["cpu"]
     if CAUSAL not in field.mask.leaves:
         return 2 * features * columns * (a.kv_heads * field.keys + a.heads * field.queries)
@@ -66,7 +66,7 @@ def scan_flops(a: Attention, field: AttentionField, features: int) -> int:
 
 
 def order_problem(places: TokenLayout) -> str:
-    """Causal compares orders and a sum goes by slots: the same, unless real tokens stand in another order."""
+    """Causal masks compare orders and the scan follows slots: these agree unless real tokens are out of order."""
     if places.is_plain or places.count == 1:
         return ""
     rising = places.order.diff(dim=-1) > 0
@@ -85,9 +85,9 @@ def causal_sum(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 class CausalSum(torch.autograd.Function):
-    """The sum and its gradient, which is three such sums: two over what came before, one over what comes after.
+    """The causal sum and its gradient, which is three such sums: two over earlier tokens, one over later ones.
 
-    Nothing but q, k and v is kept from the one to the other.
+    Only q, k and v are saved for backward.
     """
 
     @staticmethod
@@ -104,7 +104,7 @@ class CausalSum(torch.autograd.Function):
 
 
 def sums_before(x: Tensor) -> Tensor:
-    """The sum of all chunks before each, (…, C, d, e); in fp32, since it is long."""
+    """The sum of all chunks before each, (…, C, d, e); in fp32, since it has many terms."""
     return F.pad(x[..., :-1, :, :], (0, 0, 0, 0, 1, 0)).to(accumulation_dtype(x)).cumsum(-3).to(x.dtype)
 
 
@@ -118,14 +118,14 @@ def accumulation_dtype(x: Tensor) -> torch.dtype:
 
 
 class LinearState:
-    """What generation remembers of all tokens so far: the sum of k v', of one size for ever. (B, G, d, e + ones)"""
+    """State of generation, the sum of k v' over all tokens so far, of constant size. (B, G, d, e + ones)"""
 
     def __init__(self, batch: int, groups: int, features: int, width: int, like: Tensor) -> None:
         columns = width + HEADS_PER_SIDE.get(like.device.type, 8)
         self.sum = torch.zeros(batch, groups, features, columns, dtype=accumulation_dtype(like), device=like.device)
 
     def add(self, q: Tensor, k: Tensor, v: Tensor, sums: Tensor) -> Tensor:
-        """What the past adds to the sums of the new tokens, which then are past themselves, without their gradient."""
+        """Add the past to the sums of the new tokens, then add these to the state, detached."""
         sums = sums + (q.to(self.sum.dtype) @ repeat_kv(self.sum, q)).to(sums.dtype)
         self.sum += (k.mT @ v).detach()
         return sums

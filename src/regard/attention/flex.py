@@ -1,4 +1,4 @@
-"""FlexAttention of PyTorch: any mask and bias in one kernel, and blocks that the mask empties are skipped."""
+"""FlexAttention of PyTorch: any mask and bias in one kernel that skips fully masked blocks."""
 
 from collections.abc import Callable
 from functools import cache
@@ -14,7 +14,7 @@ from regard.core.kernels import AttentionArgs, AttentionSpec, Plan, register_ker
 from regard.core.masks import FULL
 from regard.core.tokens import TokenIndex
 
-LARGE = 1024  # keys; from here on a table of n x n costs more than blocks do
+LARGE = 1024  # keys from which an n x n table costs more than block masks
 
 
 def flex_unsupported_reason(spec: AttentionSpec) -> str:
@@ -52,9 +52,10 @@ def flex_kernel(q: Tensor, k: Tensor, v: Tensor, plan: Plan, args: AttentionArgs
 
 @cache
 def compiled_flex() -> Callable[..., Any]:
-    """FlexAttention compiled by itself, for models that are not: a kernel for each mask, bias and shape.
+    """FlexAttention compiled separately, for models that are not compiled: one kernel for each mask, bias and shape.
 
-    Past its limit torch would go on with an n x n table and a warning; here it may hold many, and then fails.
+    Beyond its recompilation limit torch would fall back to an n x n table with a warning; here the limit is higher, and
+    exceeding it is an error.
     """
     fast: Any = torch.compile(flex_attention, dynamic=False)
 
@@ -69,7 +70,7 @@ BLOCKS: dict[object, BlockMask] = {}
 
 
 def cached_block_mask(spec: AttentionSpec) -> BlockMask | None:
-    """Which blocks of the table hold anything. Without data it is made once; with data, inside the compiled model."""
+    """The block mask. Without data it is cached; with data it is computed inside the compiled model."""
     if spec.mask == FULL:
         return None
     known = {
@@ -82,7 +83,7 @@ def cached_block_mask(spec: AttentionSpec) -> BlockMask | None:
         return block_mask(spec, None)
     key = (spec.mask, spec.q.count, spec.k.count, spec.q.grid, spec.k.grid, spec.q.order.device)
     if key not in BLOCKS:
-        while len(BLOCKS) >= 64:  # lengths come and go
+        while len(BLOCKS) >= 64:  # lengths vary: bound the cache
             BLOCKS.pop(next(iter(BLOCKS)))
         BLOCKS[key] = block_mask(spec, None)
     return BLOCKS[key]

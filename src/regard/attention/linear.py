@@ -1,9 +1,9 @@
-"""Linear attention: the softmax replaced by a product of features, so that the brackets may move.
+"""Linear attention: a product of features replaces the softmax, so that the order of products may change.
 
     weight of key j for query i  ~  phi(q_i)·phi(k_j),   phi(x) = elu(x) + 1 > 0
 
-Time and memory grow with the length, and generation keeps one matrix a head (Katharopoulos et al. 2020). Another
-meaning than softmax: a model is trained with it, not converted to it. A scale on the scores would cancel.
+Time and memory grow linearly, and generation keeps one matrix per head (Katharopoulos et al. 2020). It is not
+equivalent to softmax: a model is trained with it, not converted to it. A scale on the scores would cancel.
 """
 
 import torch.nn.functional as F
@@ -18,7 +18,7 @@ from regard.gpu import linear_attention
 
 
 def linear_cache_entry(attention: Attention, batch: int, capacity: int, like: Tensor) -> LinearState:
-    """The same room for any capacity."""
+    """A state of constant size, for any capacity."""
     return LinearState(batch, attention.kv_heads, attention.head_dim, attention.value_head_dim, like)
 
 
@@ -34,5 +34,5 @@ def linear_kernel(q: Tensor, k: Tensor, v: Tensor, plan: Plan, args: AttentionAr
 
 
 def positive_features(x: Tensor) -> Tensor:
-    """elu(x) + 1 in other words: the compiler of torch 2.13 mistakes the layout of elu's gradient."""
+    """elu(x) + 1, written differently: the compiler of torch 2.13 gets the layout of elu's gradient wrong."""
     return F.relu(x) + x.clamp(max=0).exp()

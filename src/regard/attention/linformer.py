@@ -1,10 +1,10 @@
-"""Linformer: keys and values of n places projected to k of them, so that queries meet k and not n.
+"""Linformer: keys and values of n tokens projected to k rows, so that scores are n x k instead of n x n.
 
-    softmax(Q (E K)'·scale) (F V)          E, F (k, n) are learned: one pair a layer, for all its heads
+    softmax(Q (E K)'·scale) (F V)          E, F (k, n) are learned: one pair per layer, for all its heads
 
-Time and memory grow as n·k (Wang et al. 2020). The projection has a weight for each place, so the length is fixed when
-the model is built; and since each projected key holds something of every place, it can be neither causal nor cached.
-Padding is set to zero before it is projected.
+Time and memory grow as n·k (Wang et al. 2020). The projection has a weight for each position, so the length is fixed
+when the model is built; and since each projected key mixes every position, it can be neither causal nor cached. Padding
+is set to zero before the projection.
 """
 
 import torch
@@ -23,7 +23,7 @@ MIXED = 256
 
 
 class LengthProjection(nn.Module):
-    """E and F; fresh ones give every mixed key as much of unit keys as one key is."""
+    """E and F; at initialisation projected unit keys have the norm of one key."""
 
     def __init__(self, mixed: int, length: int) -> None:
         super().__init__()

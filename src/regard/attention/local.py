@@ -1,14 +1,14 @@
-"""Sliding-window and global-token attention in chunks: a chunk attends to its neighbours and to the global tokens.
+"""Local attention, sliding-window and global-token, in chunks: a chunk attends to its neighbours and to global tokens.
 
-The mask causal & window(64) leaves a query 65 keys; over a table of n x n every query would pay for all n.
+The mask causal & window(64) allows a query 65 keys; an n x n table would cost n for every query.
 
     keys      0 │ 1 │ 2 │ 3          a chunk is as long as the window reaches,
-    chunk 2       └───┴─■            so its own and the one before hold all it may see
+    chunk 2       └───┴─■            so its own and the previous one hold all allowed keys
 
-The keys that a chunk must be shown are read off the mask's form, as a BandPattern; which of those a query sees, the
-mask itself says: any tree of windows, dilations, blocks, landmarks, padding and documents keeps its meaning.
+The candidate keys of a chunk follow from the mask's form, as a BandPattern; the mask itself is applied to them, so any
+tree of windows, dilations, blocks, global tokens, padding and documents keeps its meaning.
 
-Letters: Z classes of tokens `step` apart, C chunks of S places; a query is shown T places.
+Letters: Z classes of tokens `step` apart, C chunks of S tokens; a query has T candidates.
 """
 
 import math
@@ -33,17 +33,17 @@ from regard.core.kernels import AttentionArgs, AttentionSpec, Plan, attention_we
 from regard.core.masks import And, Blocks, Causal, GlobalTokens, Mask, Or, Strided, Window
 from regard.core.tokens import TokenIndex, TokenLayout
 
-LEAST = 16  # places in a chunk: products of fewer are not worth their call
+LEAST = 16  # least tokens in a chunk: smaller products are dominated by launch overhead
 
 
 @dataclass(frozen=True)
 class BandPattern:
-    """All pairs that a mask allows: one of the two is a landmark, or they are at most `radius` apart by `step`s."""
+    """Bound of the pairs that a mask allows: one is a global token, or they are at most `radius` apart in `step`s."""
 
     radius: float = math.inf
     step: int = 1
     landmarks: int = 0
-    behind: bool = False  # only the past is seen
+    behind: bool = False  # causal
 
     def __and__(self, other: "BandPattern") -> "BandPattern":
         least, common = min(self.radius, other.radius), math.lcm(self.step, other.step)
@@ -77,7 +77,7 @@ def band_of_mask(mask: Mask) -> BandPattern:
 
 
 def chunk_sizes(found: BandPattern, count: int) -> tuple[int, int, int]:
-    """Classes, chunks in a class, and places in a chunk."""
+    """Classes, chunks in a class, and tokens in a chunk."""
     step = max(1, min(found.step, count))
     line = -(-count // step)
     size = max(int(min(found.radius, count)) // step, LEAST)
@@ -85,7 +85,7 @@ def chunk_sizes(found: BandPattern, count: int) -> tuple[int, int, int]:
 
 
 def computed_pairs(field: AttentionField, auto: bool) -> int | None:
-    """The pairs of query and key that this kernel computes for a head; None where it has nothing to spare."""
+    """The query-key pairs that this kernel computes for a head; None where it saves nothing."""
     found, count = band_of_mask(field.mask), field.queries
     if not found.sparse or auto and (field.biased or count != field.keys or not pays(found, count)):
         return None
@@ -95,7 +95,7 @@ def computed_pairs(field: AttentionField, auto: bool) -> int | None:
 
 
 def pays(found: BandPattern, count: int) -> bool:
-    """Whether so many tokens are long beside the window."""
+    """Whether the sequence is long compared with the window."""
     step, _, size = chunk_sizes(found, count)
     return count >= 4 * (step * size + found.landmarks)
 
@@ -112,7 +112,7 @@ def unsupported_reason(spec: AttentionSpec) -> str:
 
 
 def order_problem(places: TokenLayout, found: BandPattern) -> str:
-    """Chunks go by slots and masks by order: the same, where each run of tokens goes up by ones."""
+    """Chunks follow slots and masks follow order: these agree if each run of tokens increases by one."""
     if places.document is not None and found.landmarks:
         return "finds global tokens at the head of a row: documents packed into it have theirs elsewhere"
     real = torch.ones_like(places.order, dtype=torch.bool) if places.is_real is None else places.is_real
@@ -140,10 +140,10 @@ KERNEL_COSTS["local"] = KernelCost(pairs=computed_pairs, growth=("n·w·d", 1.0)
 
 @register_kernel("local", unsupported_reason=unsupported_reason, preferred_reason=preferred_reason)
 def local_attention(q: Tensor, k: Tensor, v: Tensor, plan: Plan, args: AttentionArgs) -> Tensor:
-    """Equal to the dense mask on all real tokens; time and memory grow with the length, not with its square."""
+    """Equal to the dense mask on all real tokens; time and memory grow linearly with the length."""
     kernel_numbers("local", plan.numbers)
     spec, found = plan.spec, band_of_mask(plan.spec.mask)
-    if spec.cached:  # a few new tokens meet all that a cache holds
+    if spec.cached:  # a few new tokens attend to the whole cache
         return fused(q, k, v, plan, args)
     if spec.device == "cuda" and not flex.flex_unsupported_reason(spec):
         return flex.flex_kernel(q, k, v, plan, args)
@@ -156,14 +156,14 @@ def local_attention(q: Tensor, k: Tensor, v: Tensor, plan: Plan, args: Attention
 def chunked_attention(
     q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec, args: AttentionArgs, found: BandPattern, marks: Tensor | None
 ) -> Tensor:
-    """Every chunk with its neighbours, and the landmarks beside them in the same softmax."""
+    """Every chunk with its neighbours, and the global tokens in the same softmax."""
     count, (step, chunks, size) = q.shape[2], chunk_sizes(found, q.shape[2])
 
     def fold(x: Tensor) -> Tensor:  # (…, N, d) -> (…, Z, C, S, d)
         x = F.pad(x, (0, 0, 0, step * chunks * size - count)).unflatten(-2, (chunks * size, step))
         return x.transpose(-2, -3).unflatten(-2, (chunks, size))  # type: ignore[no-any-return]
 
-    i = fold(torch.arange(1, count + 1, device=q.device)[:, None])  # (Z, C, S, 1), counted from 1: 0 is no token
+    i = fold(torch.arange(1, count + 1, device=q.device)[:, None])  # (Z, C, S, 1), counted from 1: 0 marks padding
     j = with_neighbours(i, found.behind).mT
     table = chunk_mask(spec, args, q, i, j, marks is not None and found.landmarks)
     s = apply_pair_bias((fold(q) * args.scale) @ with_neighbours(fold(k), found.behind).mT, table)  # (B, H, Z, C, S, T)
@@ -179,13 +179,14 @@ def chunked_attention(
 
 
 def with_neighbours(x: Tensor, behind: bool) -> Tensor:
-    """Each chunk with the one before it, and the one after if the mask looks both ways: (…, C, T, d)."""
+    """Each chunk with the previous one, and the next one unless causal: (…, C, T, d)."""
     before, after = F.pad(x, (0, 0, 0, 0, 1, -1)), [] if behind else [F.pad(x, (0, 0, 0, 0, -1, 1))]
     return torch.cat([before, x, *after], -2)
 
 
 def chunk_mask(spec: AttentionSpec, args: AttentionArgs, q: Tensor, i: Tensor, j: Tensor, marks: int) -> Tensor:
-    """What mask and bias say of the places shown. Landmarks stand elsewhere; a query beyond the end sees anything."""
+    """Mask and bias of the candidates. Global tokens are handled separately; queries after the end may attend to
+    anything."""
     b, h = (x[..., None, None] for x in batch_head_index(q))
     query, key = (i - 1).clamp(min=0), (j - 1).clamp(min=0)
     table = pair_bias(spec, args.bias, (b, h, query, key), q.dtype)
@@ -218,7 +219,7 @@ def gather_slots(x: Tensor, slots: Tensor) -> Tensor:  # (B, H, N, d), (B, M) ->
 
 
 def global_scores(q: Tensor, k: Tensor, spec: AttentionSpec, args: AttentionArgs, marks: Tensor) -> Tensor:
-    """The scores of all queries with the landmarks' keys, (B, H, N, M)."""
+    """The scores of all queries with the global tokens' keys, (B, H, N, M)."""
     i, j = torch.arange(q.shape[2], device=q.device).view(1, 1, -1, 1), marks[:, None, None]
     table = pair_bias(spec, args.bias, (*batch_head_index(q), i, j.clamp(min=0)), q.dtype)
     return apply_pair_bias((q * args.scale) @ gather_slots(k, marks).mT, table).masked_fill(j < 0, float("-inf"))
@@ -227,7 +228,7 @@ def global_scores(q: Tensor, k: Tensor, spec: AttentionSpec, args: AttentionArgs
 def global_rows(
     out: Tensor, q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec, args: AttentionArgs, marks: Tensor
 ) -> Tensor:
-    """The landmarks' own rows, over all keys."""
+    """The rows of the global tokens, over all keys."""
     i, j = marks.clamp(min=0)[:, None, :, None], torch.arange(k.shape[2], device=q.device).view(1, 1, 1, -1)
     s = apply_pair_bias(
         (gather_slots(q, marks) * args.scale) @ k.mT, pair_bias(spec, args.bias, (*batch_head_index(q), i, j), q.dtype)

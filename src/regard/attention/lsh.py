@@ -1,15 +1,16 @@
-"""LSH attention (Reformer: Kitaev et al. 2020): tokens attend within buckets of vectors that point the same way.
+"""LSH attention (Reformer: Kitaev et al. 2020): tokens attend within buckets of vectors with similar direction.
 
-Large scores come from vectors that point the same way, and those fall into the same bucket of a random hash. So q and k
-are one vector here (k is q at unit length), which a config says by leaving out the projection of k. A token sees itself
-only when there is no other: it would always be its own best key.
+Large scores come from vectors of similar direction, which fall into the same bucket of a random hash. q and k are
+therefore one vector (k is q at unit length): configs leave out the projection of k. A token attends to itself only if
+there is no other: it would always be its own best key.
 
-    token     0 1 2 3 4 5 6 7 8         each bucket is laid out by itself, in the order of its tokens, in chunks;
-    bucket    a b b a b a b b a         a chunk attends to itself and to the chunk before it in its bucket.
+    token     0 1 2 3 4 5 6 7 8         each bucket is divided into chunks, in the order of its tokens;
+    bucket    a b b a b a b b a         a chunk attends to itself and to the previous chunk of its bucket.
     chunks    0 3 5 │ 8 . . ║ 1 2 4 │ 6 7 .
 
-Since no chunk holds tokens of two buckets, which tokens meet never depends on later ones. Several rounds of hashing
-find what one misses; their outputs are weighed by the sums of their softmaxes. Letters: C chunks of S places, T = 2S.
+Since no chunk has tokens of two buckets, the candidates of a token never depend on later ones. Several rounds of
+hashing find missed keys; their outputs are weighted by the sums of their softmaxes. Letters: C chunks of S tokens, T =
+2S.
 """
 
 import math
@@ -27,12 +28,12 @@ from regard.core.kernels import AttentionArgs, AttentionSpec, Plan, register_ker
 from regard.core.layers import Attention
 
 SIZE, ROUNDS = 64, 4
-WIDEST = 64  # buckets on each of two sides: 4,096 in all
-SELF_SCORE, EMPTY_SCORE = -1e5, -1e30  # the score of a token with itself, and the sum of one that sees no key
+WIDEST = 64  # buckets for each of two hashes: 4,096 in all
+SELF_SCORE, EMPTY_SCORE = -1e5, -1e30  # the score of a token with itself, and the log-sum of one without keys
 
 
 class LSHRotations(nn.Module):
-    """The random directions of the hash, for every round and for the two sides of a bucket's number."""
+    """The random directions of the hash, for every round and for both halves of a bucket number."""
 
     w: Tensor
 
@@ -44,7 +45,7 @@ class LSHRotations(nn.Module):
             nn.init.normal_(self.w)
 
     def buckets(self, x: Tensor, turn: int) -> Tensor:  # (…, N, d) -> (…, N)
-        """The nearest of several directions and their opposites, twice: two small hashes make one of many buckets."""
+        """Cross-polytope hash: the nearest of several directions and their opposites, twice, for many buckets."""
         first, second = bucket_factors(x.shape[-2], self.size)
         codes = []
         for side, many in enumerate((first, second)):
@@ -85,7 +86,7 @@ def lsh_cache_entry(attention: Attention, batch: int, capacity: int, like: Tenso
 
 
 def lsh_flops(a: Attention, field: AttentionField) -> int:
-    """Every bucket has whole chunks of its own; each chunk meets itself and the one before it."""
+    """FLOPs: every bucket has whole chunks, each with itself and the previous one."""
     assert isinstance(a.own, LSHRotations)
     size, sides = a.own.size, bucket_factors(field.queries, a.own.size)
     slots = (-(-field.queries // size) + math.prod(sides)) * size
@@ -113,9 +114,9 @@ def lsh_attention(q: Tensor, k: Tensor, v: Tensor, plan: Plan, args: AttentionAr
 def attend_in_buckets(
     q: Tensor, k: Tensor, v: Tensor, bucket: Tensor, spec: AttentionSpec, args: AttentionArgs, size: int
 ) -> tuple[Tensor, Tensor]:
-    """One round: what each query hears (B, H, N, e), and the logarithm of its softmax's sum (B, H, N, 1)."""
+    """One round: the output of each query (B, H, N, e), and the logarithm of its softmax's sum (B, H, N, 1)."""
     many = math.prod(bucket_factors(q.shape[2], size))
-    if spec.k.is_real is not None:  # padding has a bucket of its own, so that it takes no token's place
+    if spec.k.is_real is not None:  # padding has its own bucket, so that it takes no token's slot
         bucket, many = bucket.masked_fill(~spec.k.is_real[:, None], many), many + 1
     home, token = sort_into_buckets(bucket, size, many)  # (B, H, N), (B, H, C·S)
     here = token.clamp(min=0)
@@ -138,12 +139,12 @@ def attend_in_buckets(
 
 
 def sort_into_buckets(bucket: Tensor, size: int, many: int) -> tuple[Tensor, Tensor]:
-    """The slot of each token, (…, N), and the token in each slot or -1: every bucket begins a chunk of its own."""
+    """The slot of each token, (…, N), and the token in each slot or -1: every bucket starts a new chunk."""
     count, number = bucket.shape[-1], torch.arange(bucket.shape[-1], device=bucket.device).expand_as(bucket)
     sorted_ = torch.empty_like(bucket).scatter(-1, (bucket * count + number).argsort(-1), number)
     held = bucket.new_zeros(*bucket.shape[:-1], many).scatter_add(-1, bucket, torch.ones_like(bucket))
     chunks = -(-held // size)
-    begins = (chunks.cumsum(-1) - chunks) * size - (held.cumsum(-1) - held)  # what the half empty chunks before add
+    begins = (chunks.cumsum(-1) - chunks) * size - (held.cumsum(-1) - held)  # unused slots of the chunks before
     home = sorted_ + begins.gather(-1, bucket)
     slots = (-(-count // size) + many) * size
     return home, bucket.new_full((*bucket.shape[:-1], slots), -1).scatter(-1, home, number)
@@ -154,7 +155,7 @@ def gather_tokens(x: Tensor, index: Tensor) -> Tensor:  # (B, H, N, d), (B, H, M
 
 
 def with_previous_chunk(x: Tensor, nothing: int = 0) -> Tensor:
-    """Each chunk behind the one before it: (…, C, S, d) -> (…, C, 2S, d)."""
+    """Each chunk after the previous one: (…, C, S, d) -> (…, C, 2S, d)."""
     return torch.cat([F.pad(x, (0, 0, 0, 0, 1, -1), value=nothing), x], -2)
 
 
@@ -166,13 +167,13 @@ def pair_indices(token: Tensor, size: int) -> tuple[Tensor, ...]:
 
 
 def pair_tables(table: Tensor, size: int, nothing: int = 0) -> tuple[Tensor, Tensor]:
-    """What a table (B, H, C·S) says of the queries, (B, H, C, S, 1), and of their keys, (B, H, C, 1, T)."""
+    """A table (B, H, C·S) for queries, (B, H, C, S, 1), and for their keys, (B, H, C, 1, T)."""
     table = table.unflatten(2, (-1, size))[..., None]
     return table, with_previous_chunk(table, nothing).mT
 
 
 def same_bucket(token: Tensor, bucket: Tensor, size: int) -> Tensor:
-    """Which keys are real and in the same bucket."""
+    """Whether keys are real and in the same bucket."""
     mine, theirs = pair_tables(bucket, size)
     return (pair_tables(token, size, -1)[1] >= 0) & (mine == theirs)
 

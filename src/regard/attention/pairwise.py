@@ -1,4 +1,4 @@
-"""Mask and bias of chosen query-key pairs, and tables by query rows, for kernels that never hold the n x n table."""
+"""Mask and bias of chosen query-key pairs, and tables by query rows, for kernels without an n x n table."""
 
 from collections.abc import Callable
 
@@ -14,8 +14,8 @@ from regard.core.tokens import TokenIndex
 
 
 def pair_bias(spec: AttentionSpec, bias: Bias | None, where: tuple[Tensor, ...], dtype: torch.dtype) -> Tensor | None:
-    """For pairs at `where`, rows b, heads h, queries i and keys j that broadcast against each other: what is added to
-    the score and minus infinity where looking is forbidden; without a bias True where it is allowed; or nothing."""
+    """Mask and bias of pairs at `where`, index tensors of row, head, query and key that broadcast: what is added to the
+    score, minus infinity where not allowed; without a bias True where allowed; or None."""
     b, h, i, j = where
     q, k = TokenIndex(spec.q, b, i), TokenIndex(spec.k, b, j)
     allowed = None if spec.mask == FULL else spec.mask.allows(q, k)
@@ -26,21 +26,21 @@ def pair_bias(spec: AttentionSpec, bias: Bias | None, where: tuple[Tensor, ...],
 
 
 def apply_pair_bias(s: Tensor, table: Tensor | None) -> Tensor:
-    """Scores with what `pair_bias` says about them."""
+    """Scores with the mask and bias of `pair_bias`."""
     if table is None:
         return s
     return s.masked_fill(~table, float("-inf")) if table.dtype == torch.bool else s + table
 
 
 def batch_head_index(q: Tensor) -> tuple[Tensor, Tensor]:
-    """The numbers of rows and heads, (B, 1, 1, 1) and (1, H, 1, 1)."""
+    """The indices of rows and heads, (B, 1, 1, 1) and (1, H, 1, 1)."""
     rows, heads = (torch.arange(size, device=q.device) for size in q.shape[:2])
     return rows.view(-1, 1, 1, 1), heads.view(1, -1, 1, 1)
 
 
 def refuse_unless(claim: Tensor, problem: str) -> str:
-    """What is said against data of which the claim is not true; in a compiled graph, or on a GPU, it is said when the
-    claim is reached, so that nothing waits for it here."""
+    """The problem, if the claim is false for this data. In a compiled graph or on a GPU it is checked when the claim is
+    computed, without waiting for the device."""
     if claim.device.type == "cpu" and not torch.compiler.is_compiling():
         return "" if claim else problem
     torch._assert_async(claim, f"attention.kernel {problem}")
@@ -48,18 +48,18 @@ def refuse_unless(claim: Tensor, problem: str) -> str:
 
 
 def kernel_numbers(name: str, given: tuple[int, ...], *usual: int) -> tuple[int, ...]:
-    """The numbers of "topk(32)", and the usual ones for those left out."""
+    """The arguments of "topk(32)", with defaults for those left out."""
     if len(given) > len(usual) or 0 in given:
         most = f"at most {len(usual)} numbers above 0" if usual else "no numbers"
         raise ConfigError(f"attention.kernel {name!r} takes {most}, got {', '.join(map(str, given))}")
     return (*given, *usual[len(given) :])
 
 
-ROOM = 2**22  # numbers in a piece of the table: what a cache of the processor holds
+ROOM = 2**22  # numbers in a chunk of the table: what fits in the CPU cache
 
 
 def by_query_rows(q: Tensor, keys: int, each: int, piece: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    """piece(q (B, H, R, d), their numbers (R,)) for all queries, so many at once that R x keys x `each` fits."""
+    """Run piece(q (B, H, R, d), indices (R,)) over all queries, in chunks with R x keys x `each` bounded."""
     size = max(1, ROOM // (q.shape[0] * q.shape[1] * keys * each))
     number = torch.arange(q.shape[2], device=q.device)
     if size >= q.shape[2]:
@@ -73,7 +73,7 @@ def by_query_rows(q: Tensor, keys: int, each: int, piece: Callable[[Tensor, Tens
 
 
 def window_reach(mask: Mask) -> tuple[int, bool] | None:
-    """How far a window reaches, and whether only backwards; None for any other mask."""
+    """The reach of a window, and whether it is causal; None for any other mask."""
     for leaf in mask.leaves:
         if isinstance(leaf, Window) and mask in (leaf, leaf & CAUSAL):
             return leaf.radius, mask != leaf

@@ -2,9 +2,9 @@
 
     exp(q·k)  =  the mean over random w of  exp(w·q - |q|²/2) exp(w·k - |k|²/2),      w ~ N(0, 1) in every channel
 
-Without bias, and positive, so that weights never change sign. Directions at right angles, each with its opposite,
-spread the error better than independent ones (Choromanski et al. 2021). It falls as 1/sqrt(features), but grows as
-exp(|q + k|²): at unit scale in heads of 64 it stays above 0.8 even with 4,096 features (docs/efficient.md).
+The estimate is unbiased and positive. Orthogonal directions, each with its opposite, have less variance than
+independent ones (Choromanski et al. 2021). The error falls as 1/sqrt(features), but grows as exp(|q + k|²): at unit
+scale in heads of 64 it stays above 0.8 even with 4,096 features (docs/efficient.md).
 """
 
 import torch
@@ -25,11 +25,11 @@ from regard.core.kernels import AttentionArgs, Plan, register_kernel
 from regard.core.layers import Attention
 
 FEATURES = 256
-HIGHEST = 60.0  # e^60 times a million keys is still a number
+HIGHEST = 60.0  # e^60 times a million keys is still finite
 
 
 class RandomFeatures(nn.Module):
-    """The random directions (features/2, d) of one layer, drawn by a seed: both are kept with the weights."""
+    """The random directions (features/2, d) of one layer, drawn from a seed; both are saved with the weights."""
 
     w: Tensor
     seed: Tensor
@@ -45,15 +45,15 @@ class RandomFeatures(nn.Module):
 
     @torch.no_grad()
     def draw(self, seed: int) -> None:
-        """Other directions: the same for the same seed."""
+        """Draw other directions: equal seeds give equal directions."""
         self.seed.fill_(seed)
         self.w.copy_(orthogonal_features(len(self.w), self.w.shape[1], torch.Generator().manual_seed(seed)))
 
 
 def orthogonal_features(count: int, width: int, chance: torch.Generator) -> Tensor:
-    """Directions at right angles within each `width` of them, as long as independent normal ones would be."""
+    """Random orthogonal directions in groups of `width`, with the norms of independent normal vectors."""
     made = torch.linalg.qr(torch.randn(-(-count // width), width, width, generator=chance))
-    # signs as they come out of QR favour some directions, and the estimate would be biased
+    # QR fixes signs, which favours some directions and would bias the estimate
     turned = made.Q * made.R.diagonal(dim1=-2, dim2=-1).sign()[:, None]
     length: Tensor = torch.randn(count, width, generator=chance).norm(dim=-1, keepdim=True)
     directions: Tensor = turned.flatten(0, 1)[:count]
@@ -61,7 +61,7 @@ def orthogonal_features(count: int, width: int, chance: torch.Generator) -> Tens
 
 
 def redraw_features(model: nn.Module, seed: int) -> None:
-    """New directions in every layer, as Performers are trained: every thousand steps or so."""
+    """New directions in every layer, as in Performer training every thousand steps or so."""
     for number, own in enumerate(part for part in model.modules() if isinstance(part, RandomFeatures)):
         own.draw(seed + number)
 

@@ -1,8 +1,8 @@
-"""Sparse attention over the query-key pairs that the mask allows, one by one, and over no others.
+"""Sparse attention, computed only for the query-key pairs that the mask allows.
 
-A graph of 2,708 nodes has 7.3 million pairs of them and 13,264 that are joined or one node. Exact, for every mask; it
-pays where hardly anything is allowed. On a CPU a training step on such a graph, eight heads of eight and dropout on
-their weights, takes a hundredth of the time of the formula.
+A graph of 2,708 nodes has 7.3 million pairs, of which 13,264 are edges or self-loops. Exact, for every mask; it pays
+if few pairs are allowed. On a CPU a training step on such a graph, eight heads of eight with attention dropout, takes a
+hundredth of the time of the formula.
 """
 
 from dataclasses import dataclass
@@ -18,12 +18,12 @@ from regard.core.masks import Mask
 from regard.core.tokens import TokenIndex
 
 WORTH = 256  # nodes from which a table of their pairs is slow
-FEW = 0.05  # of all pairs
+FEW = 0.05  # fraction of all pairs
 
 
 @dataclass(frozen=True)
 class Edges(Mask, name="edges"):
-    """Neighbours in a graph, and with `loops` each node itself."""
+    """Graph edges, and with `loops` each node itself."""
 
     loops: int = 1
     reads = ("edges", "order")
@@ -36,12 +36,12 @@ class Edges(Mask, name="edges"):
 
 
 def unsupported_reason(spec: AttentionSpec) -> str:
-    there = type(spec.q.order) is Tensor and not torch.compiler.is_compiling()  # an estimate runs on shapes alone
+    there = type(spec.q.order) is Tensor and not torch.compiler.is_compiling()  # cost estimates have shapes only
     return "" if there else "reads which pairs there are, which neither compiled code nor an estimate can"
 
 
 def preferred_reason(spec: AttentionSpec) -> str:
-    """On a CPU, a large graph with few edges: to count them is nothing there."""
+    """Preferred on a CPU for a large graph with few edges, where counting them is cheap."""
     graph = any(isinstance(leaf, Edges) for leaf in spec.mask.leaves) and spec.q.edges is not None
     if not graph or spec.device != "cpu" or spec.q.count < WORTH or unsupported_reason(spec):
         return ""
@@ -60,7 +60,7 @@ KERNEL_COSTS["sparse"] = KernelCost(growth=("e·d", 2.0))
     needs_mask_table=lambda spec: True,
 )
 def sparse_attention(q: Tensor, k: Tensor, v: Tensor, plan: Plan, args: AttentionArgs) -> Tensor:
-    """softmax over the allowed pairs (b, i, j) of each query i: what is written out below is E x H numbers long."""
+    """softmax over the allowed pairs (b, i, j) of each query i: intermediate tensors are E x H."""
     table = plan.table(q, args.bias)
     table = q.new_ones(1, 1, 1, 1, dtype=torch.bool) if table is None else table
     table = table.expand(q.shape[0], -1, q.shape[2], k.shape[2])
@@ -78,7 +78,7 @@ def sparse_attention(q: Tensor, k: Tensor, v: Tensor, plan: Plan, args: Attentio
 
 
 def segment_softmax(s: Tensor, row: Tensor, count: int) -> Tensor:  # (E, H), (E,) -> (E, H)
-    """The softmax over all pairs of one row, which has none where a query may see no key."""
+    """Softmax over all pairs of one row, which is empty where a query has no key."""
     where = row[:, None].expand(s.shape)
     top = s.new_full((count, s.shape[1]), float("-inf")).scatter_reduce(0, where, s.detach(), "amax")
     e = (s - top[row]).exp()

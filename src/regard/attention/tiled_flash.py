@@ -1,14 +1,14 @@
-"""Flash attention, readable: exact attention that never holds the n x n table (Dao et al. 2022).
+"""Flash attention, readable: exact attention without an n x n table (Dao et al. 2022).
 
-The softmax over a row can be made piece by piece, if the largest score so far is kept: when a larger one comes, all
-that was summed shrinks by exp(old - new). Keys come in tiles; a tile's scores are made, used and dropped.
+The softmax over a row can be computed in parts if the largest score so far is kept: for a larger one, all previous sums
+are scaled by exp(old - new). Keys come in tiles; a tile's scores are computed, used and dropped.
 
     top    = max(top, scores)                  the largest score so far
     total  = total·exp(old - top) + sum(p)     p = exp(scores - top)
     out    = out·exp(old - top) + p V          and at the end out / total
 
-Backward makes each tile once more from q, k and the two numbers a row that were kept as one, top + log(total). In fp32
-throughout. The fused kernels do this in registers; here it is for reading, and to be compared with.
+Backward recomputes each tile from q, k and one number per row, top + log(total). In fp32 throughout. Fused kernels do
+this in registers; this version is for reading, and for comparison.
 """
 
 from collections.abc import Iterator
@@ -45,16 +45,16 @@ def tiled_attention(q: Tensor, k: Tensor, v: Tensor, plan: Plan, args: Attention
 
 @dataclass(frozen=True, eq=False)
 class TiledCall:
-    """What one call is about besides its tensors."""
+    """Arguments of one call besides its tensors."""
 
     spec: AttentionSpec
     bias: Bias | None
-    tables: tuple[str, ...]  # the bias' own tensors, which want their gradient
+    tables: tuple[str, ...]  # the bias' own tensors, which need gradients
     scale: float
     size: int
 
     def tiles(self, count: int) -> Iterator[tuple[slice, slice]]:
-        """The queries and keys of each tile; a causal line skips the queries that come before its keys."""
+        """The queries and keys of each tile; under a causal mask, queries before the tile's keys are skipped."""
         for start in range(0, count, self.size):
             yield slice(start if self.spec.causal else 0, None), slice(start, start + self.size)
 
@@ -67,7 +67,7 @@ class TiledCall:
         return apply_pair_bias(s, pair_bias(self.spec, self.bias, self.where(q, k, rows, keys), s.dtype))
 
     def pull(self, tables: list[Tensor], sums: list[Tensor], ds: Tensor, where: tuple[Tensor, ...]) -> None:
-        """Add a tile's part to the gradients of the bias' own tables."""
+        """Add a tile's share to the gradients of the bias' own tables."""
         if self.bias is None or not any(table.requires_grad for table in tables):
             return
         b, h, i, j = where
@@ -87,7 +87,7 @@ def bias_tensors(bias: Bias | None) -> dict[str, Tensor]:
 
 
 class TiledFunction(torch.autograd.Function):
-    """Forward and backward of exact attention, a tile of keys at a time."""
+    """Forward and backward of exact attention, one tile of keys at a time."""
 
     @staticmethod
     def forward(ctx: Any, call: TiledCall, q: Tensor, k: Tensor, v: Tensor, *tables: Tensor) -> Tensor:
@@ -98,7 +98,7 @@ class TiledFunction(torch.autograd.Function):
         for rows, keys in call.tiles(K.shape[2]):
             s = call.scores(Q, K, rows, keys)
             new = torch.maximum(top[:, :, rows], s.amax(-1, keepdim=True))
-            safe = new.masked_fill(new == float("-inf"), 0.0)  # a row that has seen no key yet keeps zeros
+            safe = new.masked_fill(new == float("-inf"), 0.0)  # a row without keys so far keeps zeros
             p, shrink = (s - safe).exp(), (top[:, :, rows] - safe).exp()
             total[:, :, rows] = total[:, :, rows] * shrink + p.sum(-1, keepdim=True)
             out[:, :, rows] = out[:, :, rows] * shrink + p @ V[:, :, keys]  #: S116
@@ -111,7 +111,8 @@ class TiledFunction(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        """With weights p: dV = p'g, and the scores' gradient p·(gV' - its mean over the row), which makes dQ and dK."""
+        """With weights p: dV = p'g, and the score gradient p·(gV' - its mean over the row), from which dQ and dK
+        follow."""
         q, k, v, out, sums, *tables = ctx.saved_tensors
         Q, K, V, G = (x.to(sums.dtype) for x in (q, k, v, g))
         call, mean = ctx.call, (G * out).sum(-1, keepdim=True)

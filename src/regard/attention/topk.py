@@ -1,7 +1,7 @@
 """Top-k attention: each query keeps its k best keys and drops the others (Gupta et al. 2021).
 
-With all keys it is attention, with one it is `additive.hard_lookup`. Every score is computed, so time grows as the
-square of the length; memory does not. The choice itself has no gradient, the weights of what is chosen have.
+With all keys it is attention, with one it is `additive.hard_lookup`. Every score is computed, so time grows
+quadratically with the length, but memory does not. The selection has no gradient, the weights of selected keys have.
 """
 
 import torch
@@ -37,7 +37,7 @@ def topk_attention(q: Tensor, k: Tensor, v: Tensor, plan: Plan, args: AttentionA
     def attend_rows(q: Tensor, rows: Tensor) -> Tensor:
         s = attention_scores(q, k, args.scale, mask_table(plan.spec, heads, rows, args.bias, q.dtype))
         best = s.detach().topk(kept, sorted=False).indices
-        left = s.new_zeros(s.shape, dtype=torch.bool).scatter(-1, best, True)  # a forbidden key stays forbidden
+        left = s.new_zeros(s.shape, dtype=torch.bool).scatter(-1, best, True)  # a masked key stays masked
         return dropout(attention_weights(s.masked_fill(~left, float("-inf"))), args.dropout) @ repeat_kv(v, q)
 
     return by_query_rows(q, k.shape[2], 1, attend_rows)

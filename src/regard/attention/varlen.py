@@ -1,7 +1,7 @@
 """Variable-length flash attention on the GPU: packed documents as sequences of their own length.
 
-The number of documents must be bounded by a Python number (`pieces`), so that nothing is read back to the host; the
-bound's empty places cost a little. Documents must stand together in their row.
+The number of documents must have a bound known on the host (`pieces`), so that nothing is read back from the GPU;
+unused entries cost a little. Documents must be contiguous in their row.
 """
 
 import torch
@@ -34,8 +34,8 @@ KERNEL_COSTS["varlen"] = DENSE
 
 @register_kernel("varlen", unsupported_reason=varlen_unsupported_reason, preferred_reason=varlen_preferred_reason)
 def varlen_attention(q: Tensor, k: Tensor, v: Tensor, plan: Plan, args: AttentionArgs) -> Tensor:
-    """softmax within each document, and nothing computed between documents."""
-    from torch.nn.attention.varlen import varlen_attn  # brings half of the compiler: as slow to import as torch itself
+    """softmax within each document, without any computation between documents."""
+    from torch.nn.attention.varlen import varlen_attn  # imports half of the compiler: as slow as importing torch
 
     starts = cumulative_lengths(plan.spec.q)
     q_, k_, v_ = (repeat_kv(x, q).transpose(1, 2).flatten(0, 1) for x in (q, k, v))  # (B·N, H, d)
@@ -46,7 +46,7 @@ def varlen_attention(q: Tensor, k: Tensor, v: Tensor, plan: Plan, args: Attentio
 
 
 def cumulative_lengths(places: TokenLayout) -> Tensor:
-    """(pieces + 1,) where each document begins in the flattened batch, filled up with the end: no host sync."""
+    """(pieces + 1,) document offsets in the flattened batch, padded with the end: no host sync."""
     assert places.document is not None and places.num_documents is not None
     first, total = document_starts(places.document), places.document.numel()
     index = torch.where(first.flatten(), torch.arange(total, device=first.device), total)

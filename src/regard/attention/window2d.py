@@ -1,7 +1,7 @@
-"""Shifted 2-D windows of an image (Swin) by regrouping: tokens of one window become a short sequence of their own.
+"""Shifted 2-D windows of an image (Swin) by regrouping: the tokens of one window become a short sequence.
 
-The mask window2d(7) on a 56 x 56 image leaves each query 49 of 3,136 keys; over a table that would cost 64 times the
-arithmetic. Letters: W windows of S places.
+The mask window2d(7) on a 56 x 56 image allows each query 49 of 3,136 keys; a full table would need 64 times the FLOPs.
+Letters: W windows of S tokens.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,8 @@ from regard.core.tokens import TokenIndex
 
 @dataclass(frozen=True)
 class Window2d(Mask, name="window2d"):
-    """Square windows of an image: `size` a side, moved by `shift` (Swin: window2d(7) and window2d(7, 3) in turn)."""
+    """2-D window mask: square windows of `size` tokens a side, moved by `shift` (Swin alternates window2d(7),
+    window2d(7, 3))."""
 
     size: int
     shift: int = 0
@@ -44,7 +45,7 @@ def preferred_reason(spec: AttentionSpec) -> str:
 
 
 def window_pairs(field: AttentionField, auto: bool) -> int | None:
-    """Windows of size x size places, those included that hang over the edge: each place attends to its window."""
+    """Query-key pairs in windows of size x size, partial ones included; each token attends to its window."""
     if not isinstance(field.mask, Window2d) or field.grid is None:
         return None
     size, before = field.mask.size, -field.mask.shift % field.mask.size
@@ -78,9 +79,9 @@ def window2d_attention(q: Tensor, k: Tensor, v: Tensor, plan: Plan, args: Attent
 
 
 def window_groups(grid: tuple[int, ...], mask: Window2d, device: torch.device) -> tuple[Tensor, Tensor]:
-    """(W, S) the tokens of each window, -1 where it hangs over the edge; and (N,) where each token went."""
+    """(W, S) the tokens of each window, -1 outside the image; and (N,) the slot of each token."""
     axes = torch.meshgrid([torch.arange(size, device=device) for size in grid], indexing="ij")
-    before = -mask.shift % mask.size  # empty places before the first token
+    before = -mask.shift % mask.size  # empty slots before the first token
     window, inside, count = torch.zeros_like(axes[0]), torch.zeros_like(axes[0]), 1
     for at, size in zip(axes, grid, strict=True):
         number = -(-(size + before) // mask.size)

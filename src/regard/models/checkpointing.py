@@ -1,10 +1,10 @@
-"""Activation checkpointing: a block keeps its input alone, and runs once more when backward comes to it.
+"""Activation checkpointing: a block keeps only its input, and runs again in backward.
 
     kept          x │ norm q k v scores out norm hidden act │ x │ ...        all that backward needs
-    recomputed    x │                                       │ x │ ...        a block's insides, one block at a time
+    recomputed    x │                                       │ x │ ...        a block's activations, one block at a time
 
-A third more arithmetic for a fraction of the memory (Chen et al. 2016). The random numbers of the first time come again
-the second time, so dropout drops the same and the gradients are the same.
+A third more FLOPs for a fraction of the memory (Chen et al. 2016). RNG states are restored for the second run, so
+dropout and gradients are the same.
 """
 
 from typing import Any
@@ -19,9 +19,9 @@ from regard.models.shared_module import shared_module
 
 
 class CheckpointedBlock(Block):
-    """A block that keeps no activations while it is trained.
+    """A block with activation checkpointing in training.
 
-    With a cache it would write twice, and watched it would be seen twice: then it runs as any other.
+    With a cache it would write twice, and hooks would record twice: it then runs normally.
     """
 
     def forward(self, x: Tensor, scope: Scope, *past: Any) -> Tensor:
@@ -33,12 +33,12 @@ class CheckpointedBlock(Block):
 
 
 def set_checkpointing(model: nn.Module, on: bool = True) -> None:
-    """Let every block of a model forget its insides, or keep them again: another block takes its place, with the same
-    weights under the same names."""
+    """Turn activation checkpointing of every block on or off: each block is replaced by one of the other class with the
+    same weights and names."""
     old, new = (Block, CheckpointedBlock) if on else (CheckpointedBlock, Block)
     if on and not any(isinstance(part, Block) for part in model.modules()):
         raise ConfigError("train.activation_checkpointing: this model has no blocks to run once more; leave it out")
-    made: dict[int, nn.Module] = {}  # a block that stands in several places is one block still
+    made: dict[int, nn.Module] = {}  # a block at several positions stays one block
     for path, part in list(model.named_modules(remove_duplicate=False)):
         if type(part) is old:
             model.set_submodule(path, made.setdefault(id(part), shared_module(new, part)))

@@ -16,11 +16,11 @@ from regard.core.tokens import Tokens
 
 TowerInput = (
     Tensor | Tokens | dict[str, Any]
-)  # what a tower reads: ids or images, or all that its forward takes by name
+)  # input of a tower: ids or images, or its keyword arguments
 
 
 class DualEncoder(nn.Module):
-    """Several models whose pooled vectors are compared: cosines times a trained scale."""
+    """Dual encoder: several models whose pooled vectors are compared, cosines times a trained scale."""
 
     def __init__(self, c: config.DualEncoder) -> None:
         super().__init__()
@@ -38,26 +38,26 @@ class DualEncoder(nn.Module):
     def forward(self, *inputs: TowerInput, compare: bool = True) -> Any:
         """(B, C) logits between the first two towers: row i of the one against row j of the other.
 
-        Without `compare`, the vectors of each tower, and the factor that their cosines are to be multiplied by.
+        Without `compare`, the vectors of each tower, and the scale of their cosines.
         """
         places = range(len(self.towers))
         made = [self.encode(place, given) for place, given in zip(places, inputs, strict=True)]
         return self.logit_scale * made[0] @ made[1].mT if compare else (*made, self.logit_scale)  #: S062
 
     def encode(self, place: int, given: TowerInput) -> Tensor:  # (B, D)
-        """What one tower makes of its input, in length 1; arguments of its own go in a dict by name."""
+        """The normalised vector of one tower; keyword arguments go in a dict."""
         tower = self.towers[place]
         x = tower(**given) if isinstance(given, dict) else tower(given)
         return F.normalize(x.to(torch.promote_types(x.dtype, torch.float32)), dim=-1)
 
     @property
     def logit_scale(self) -> Tensor:
-        """What cosines are multiplied by."""
+        """The factor of the cosines."""
         return self.scale.clamp(max=math.log(self.c.max_scale)).exp()
 
     @torch.no_grad()
     def clamp_scale(self) -> None:
-        """Bring the scale back to its limit: beyond it no gradient would ever do so."""
+        """Clamp the scale to its limit, which the gradient does not know."""
         self.scale.clamp_(max=math.log(self.c.max_scale))
 
     def addresses(self) -> Iterator[str]:

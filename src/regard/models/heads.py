@@ -19,7 +19,7 @@ HEAD_ACTIVATIONS = ACTIVATIONS | {"tanh": torch.tanh}
 
 
 class DeferredLogits(NamedTuple):
-    """Deferred logits, before the product x W' + b: the caller may make a few rows at a time."""
+    """Deferred logits, before the product x W' + b: the caller may compute a few rows at a time."""
 
     x: Tensor  # (B, N, D)
     weight: Tensor  # (V, D)
@@ -27,7 +27,7 @@ class DeferredLogits(NamedTuple):
 
 
 class LMHead(FusedLinear):
-    """LM head: vectors to logits over the vocabulary, by the embedding's own table when tied."""
+    """LM head: vectors to logits over the vocabulary, with the embedding's table if tied."""
 
     def __init__(self, c: config.LMHead, trunk: config.Trunk, embed: TextEmbedding) -> None:
         vocab, width = embed.tokens.weight.shape if c.tied or c.transform else (embed.c.vocab, trunk.dim)
@@ -54,8 +54,8 @@ class LMHead(FusedLinear):
 
 
 def defer_logits(model: nn.Module, ids: Tensor, **given: Any) -> Any:
-    """What a model returns, with DeferredLogits for logits: a vocabulary may be too large for all of them at once."""
-    if not any(isinstance(part, LMHead) for part in model.modules()):  # the model may be inside of a wrapper
+    """The model's output with DeferredLogits: with a large vocabulary all logits may not fit in memory."""
+    if not any(isinstance(part, LMHead) for part in model.modules()):  # the model may be wrapped
         raise ConfigError("head.kind: only 'lm' and 'pretraining' make logits over words that can be held back")
     return model(ids, deferred=True, **given)
 
@@ -73,8 +73,8 @@ LinearFunction = Callable[[Tensor, Tensor, Tensor | None], Tensor]  # of vectors
 def last_token_logits(
     model: Transformer, ids: Tensor, product: LinearFunction = F.linear, /, **given: Any
 ) -> Tensor:  # (B, V)
-    """The logits after the last token, to be written into: over a large vocabulary those of a whole prompt cost as much
-    as the model."""
+    """The logits after the last token, computed into a buffer: with a large vocabulary those of a whole prompt cost as
+    much as the model."""
     defers = isinstance(model.head, LMHead) and not model.hooks
     said: Any = model(ids, **given, **({"deferred": True} if defers else {}))
     if isinstance(said, DeferredLogits):
@@ -84,7 +84,7 @@ def last_token_logits(
 
 
 class PretrainingHead(nn.Module):
-    """Logits for every token, and a vector for the whole: a pair."""
+    """BERT's pre-training head: a pair of logits for every token, and a pooled vector."""
 
     def __init__(self, c: config.PretrainingHead, trunk: config.Trunk, embed: TextEmbedding) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ class PretrainingHead(nn.Module):
 
 
 class TokenHead(nn.Module):
-    """One linear layer for every token: one number for each class of a tag, or two for an answer's ends."""
+    """Token head: one linear layer for every token, with an output for each tag class, or two for an answer's ends."""
 
     def __init__(self, c: config.TokenHead, trunk: config.Trunk, embed: TextEmbedding) -> None:
         super().__init__()
@@ -114,14 +114,15 @@ class TokenHead(nn.Module):
 
 
 class NoHead(nn.Module):
-    """No head: the trunk's own vectors."""
+    """No head: the trunk's vectors."""
 
     def forward(self, tokens: Tokens) -> Tensor:
         return tokens.x
 
 
 class PoolingHead(nn.Module):
-    """Pooling: one vector for the sequence, the first token's, the mean, the last real one's, or the end token's."""
+    """Pooling head: one vector for the sequence, from the first token, the mean, the last real one, or the end
+    token."""
 
     def __init__(self, c: config.PoolingHead, trunk: config.Trunk, embed: TextEmbedding) -> None:
         super().__init__()
@@ -140,7 +141,7 @@ class PoolingHead(nn.Module):
         return torch.stack([said, *more]).mean(0)
 
     def pick(self, tokens: Tokens, after: int = 0) -> Tensor:  # (B, D)
-        """The vector that stands for the sequence, or one that comes `after` the first."""
+        """The pooled vector, or the one `after` positions behind the first."""
         x, real = tokens.x, tokens.is_real
         if self.c.pooling == "mean":
             keep = x.new_ones(x.shape[:2]) if real is None else real.to(x.dtype)
@@ -154,12 +155,12 @@ class PoolingHead(nn.Module):
             index = torch.arange(x.shape[1], device=x.device).expand(x.shape[:2])
             at = (index if real is None else index * real).amax(-1)
         elif real is not None:
-            at = real.int().argmax(-1)  # the first real token, after padding on the left
+            at = real.int().argmax(-1)  # the first real token, after left padding
         return x.take_along_dim((at + after)[:, None, None], 1)[:, 0]
 
 
 def head_flops(head: nn.Module, tokens: int) -> int:
-    """What a head declares; logits are made for every token, and one vector for the sequence once."""
+    """FLOPs of a head: logits for every token, pooled outputs once per sequence."""
     declared = getattr(head, "flops", None)
     return declared(tokens) if declared else linear_flops(head, tokens if isinstance(head, nn.Linear) else 1)
 

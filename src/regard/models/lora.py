@@ -1,11 +1,11 @@
-"""LoRA adapters (Hu et al. 2021): a linear layer is frozen and learns its change as the product of two thin matrices.
+"""LoRA adapters (Hu et al. 2021): a linear layer is frozen and its change is learned as a product of two thin matrices.
 
     x ──┬───── W ────── + ──►        W: out x in, A: r x in, B: out x r
-        └─ A ──── B ─·s─┘            B begins as zeros, so that no output changes
+        └─ A ──── B ─·s─┘            B is initialised to zero: no output changes
 
-A layer with adapters takes the place of the plain one and shares its parameters: names, ties and optimizers stay as
-they are. Saving computes the merged weights and leaves the model alone. Not adapted: token embeddings, convolutions,
-and a head that shares its weight with the embedding, since its change would be of both.
+A layer with adapters replaces the plain one and shares its parameters: names, ties and optimizers are unaffected.
+Saving computes merged weights without changing the model. Not adapted: token embeddings, convolutions, and a head tied
+to the embedding, since its change would affect both.
 """
 
 import math
@@ -24,11 +24,11 @@ from regard.core.tokens import Tokens
 from regard.models.heads import DeferredLogits, LMHead
 from regard.models.shared_module import shared_module
 
-WHOLE_LINEAR = "map"  # the name of an adapter that is for all parts of a map
+WHOLE_LINEAR = "map"  # the name of an adapter for all parts of a fused linear layer
 
 
 class LowRankUpdate(nn.Module):
-    """s·B(A x): the low-rank change of some parts of a linear layer. `dropout` is on x, while it learns."""
+    """s·B(A x): the low-rank update of some parts of a linear layer. In training `dropout` applies to x."""
 
     def __init__(self, weight: Tensor, out: int, rank: int, scale: float, dropout: float = 0.0) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class LowRankUpdate(nn.Module):
         return F.linear(F.linear(F.dropout(x, self.dropout, self.training), self.a), self.b) * self.scale
 
     def product(self) -> Tensor:
-        """The change itself, as large as the map."""
+        """The update s·B A as a full matrix."""
         return self.scale * (self.b.detach().float() @ self.a.detach().float())
 
 
@@ -48,9 +48,9 @@ class LowRankUpdate(nn.Module):
 
 
 class LoRALinear(nn.Linear):
-    """A linear layer and its low-rank change."""
+    """A linear layer with a low-rank update."""
 
-    lora: Any  # a ModuleDict of Lows
+    lora: Any  # a ModuleDict of LowRankUpdate
 
     def forward(self, x: Tensor) -> Tensor:
         made = super().forward(x)
@@ -60,9 +60,9 @@ class LoRALinear(nn.Linear):
 
 
 class LoRAFusedLinear(FusedLinear):
-    """A fused linear layer: some parts with a change of their own, or all with one."""
+    """A fused linear layer with an update for some of its parts, or for all together."""
 
-    lora: Any  # a ModuleDict of Lows
+    lora: Any  # a ModuleDict of LowRankUpdate
 
     def forward(self, x: Tensor) -> Tensor:
         made = list(self.split(x).values())
@@ -85,7 +85,7 @@ class LoRAFusedLinear(FusedLinear):
 
 
 class LoRALMHead(LMHead, LoRAFusedLinear):
-    """Logits and their change. Deferred, they are one product still: x W' + s·x A' B' = [x, s·x A'] [W, B]'."""
+    """An LM head with an update. Deferred logits stay a single product: x W' + s·x A' B' = [x, s·x A'] [W, B]'."""
 
     def forward(self, tokens: Tokens, deferred: bool = False) -> Tensor | DeferredLogits:  # type: ignore[override]
         made = super().forward(tokens, deferred)
@@ -103,21 +103,21 @@ PLAIN_TYPES = {adapted: plain for plain, adapted in ADAPTED_TYPES.items()}
 
 
 def wrap_layer(layer: nn.Module) -> Any:
-    """A layer that can have adapters and shares all that a plain one is made of."""
+    """A layer that can hold adapters and shares the parameters of a plain one."""
     new = shared_module(ADAPTED_TYPES[type(layer)], layer)
     new.lora = nn.ModuleDict()
     return new
 
 
 def unwrap_layer(layer: nn.Module) -> Any:
-    """The plain layer of one with adapters: the same parameters without them."""
+    """The plain layer of one with adapters, with the same parameters."""
     new = shared_module(PLAIN_TYPES[type(layer)], layer)
     del new.lora
     return new
 
 
 def replace_module(model: nn.Module, path: str, new: nn.Module) -> None:
-    """Put a module in the place of another; refuses where forward hooks stand, which would stay behind."""
+    """Replace a module; raises if it has torch forward hooks, which would be lost."""
     check_no_hooks(model, [path])
     model.set_submodule(path, new)
 
@@ -131,7 +131,7 @@ def check_no_hooks(model: nn.Module, paths: Iterable[str]) -> None:
 
 
 def attach_adapter(model: nn.Module, path: str, part: str, low: LowRankUpdate) -> None:
-    """Attach one more adapter to a linear layer: for the part of that name, or for all of it."""
+    """Attach an adapter to a linear layer: for the part of that name, or for all of it."""
     layer: Any = model.get_submodule(path)
     if type(layer) not in PLAIN_TYPES:
         layer = wrap_layer(layer)
@@ -140,12 +140,12 @@ def attach_adapter(model: nn.Module, path: str, part: str, low: LowRankUpdate) -
 
 
 def adapted_modules(model: nn.Module) -> dict[str, Any]:
-    """The layers that have adapters, by their names."""
+    """The layers with adapters, by name."""
     return {path: part for path, part in model.named_modules() if type(part) in PLAIN_TYPES}
 
 
 def adapter_rows(module: nn.Module, name: str) -> slice:
-    """The rows of a map's weight that an adapter of this name changes."""
+    """The rows of a layer's weight that an adapter of this name changes."""
     if name == WHOLE_LINEAR or not isinstance(module, FusedLinear):
         return slice(None)
     before = list(module.sizes).index(name)
@@ -154,7 +154,7 @@ def adapter_rows(module: nn.Module, name: str) -> slice:
 
 
 def adapter_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    """The weights of the adapters, by their names."""
+    """The adapter weights, by name."""
     return {f"{path}.lora.{name}": weight for path, part in adapted_modules(model).items()
             for name, weight in part.lora.named_parameters()}  # fmt: skip
 
@@ -163,7 +163,7 @@ def adapter_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 class AdapterTarget(NamedTuple):
-    """Where an adapter can be attached: a linear layer, and one of its parts, or WHOLE_LINEAR."""
+    """A place for an adapter: a linear layer, and one of its parts or WHOLE_LINEAR."""
 
     path: str
     part: str
@@ -171,12 +171,13 @@ class AdapterTarget(NamedTuple):
 
 
 def adapter_targets(model: nn.Module) -> dict[str, AdapterTarget]:
-    """Every place by its address: `trunk.blocks.0.attn.q` and `trunk.blocks.0.attn.qkv`, `trunk.blocks.0.mlp.down`."""
+    """Every adapter target by address: `trunk.blocks.0.attn.q` and `trunk.blocks.0.attn.qkv`,
+    `trunk.blocks.0.mlp.down`."""
     found: dict[str, AdapterTarget] = {}
     for path, part in model.named_modules():
         if (
             type(part) not in ADAPTED_TYPES and type(part) not in PLAIN_TYPES
-        ) or ".own." in f"{path}.":  # a kernel's: used as is
+        ) or ".own." in f"{path}.":  # weights of an attention kernel, used directly
             continue
         assert isinstance(part, nn.Linear)
         found.setdefault(path, AdapterTarget(path, WHOLE_LINEAR, part.out_features))
@@ -187,7 +188,7 @@ def adapter_targets(model: nn.Module) -> dict[str, AdapterTarget]:
 
 
 def match_targets(model: nn.Module, targets: Iterable[str]) -> dict[str, AdapterTarget]:
-    """The places that targets name, each by the end of its address."""
+    """The targets that names match, each by the end of its address."""
     every, found = adapter_targets(model), dict[str, AdapterTarget]()
     for target in targets:
         here = {address: spot for address, spot in every.items() if path_matches(address.split("."), target.split("."))}
@@ -216,7 +217,7 @@ def is_tied(model: nn.Module, path: str) -> bool:
 
 
 def parameter_names(model: nn.Module, parts: Iterable[str]) -> set[str]:
-    """The names of the weights that are these parts of a model, or lie inside of them."""
+    """The names of the weights in these parts of a model."""
     every, found = [name for name, _ in model.named_parameters(remove_duplicate=False)], set[str]()
     for part in parts:
         steps = part.split(".")
@@ -230,7 +231,7 @@ def parameter_names(model: nn.Module, parts: Iterable[str]) -> set[str]:
 
 
 def add_adapters(model: nn.Module, c: config.LoRA) -> None:
-    """Attach fresh adapters, which alone are trained from now on, with the modules to train whole."""
+    """Attach new adapters; only these and `modules_to_save` are trained from now on."""
     alone = parameter_names(model, c.modules_to_save or ())
     if adapted_modules(model):
         raise ConfigError("lora: the model has adapters already; merge them first")
@@ -250,7 +251,7 @@ def add_adapters(model: nn.Module, c: config.LoRA) -> None:
 
 
 def train_only_adapters(model: nn.Module, whole: Iterable[str] = ()) -> None:
-    """Let adapters learn, and the weights of these names; all others stay as they are."""
+    """Make adapters and the named weights trainable, and freeze all others."""
     every = dict(model.named_parameters(remove_duplicate=False))
     some = {id(every[name]) for name in (*whole, *adapter_parameters(model))}
     for weight in every.values():
@@ -261,13 +262,13 @@ def train_only_adapters(model: nn.Module, whole: Iterable[str] = ()) -> None:
 
 
 def base_state_dict(model: nn.Module) -> dict[str, Any]:
-    """The weights of a model but for its adapters, by name: the live ones, a tied weight the same under each name."""
+    """The weights without adapters by name, not copied; a tied weight appears under each name."""
     adapters = tuple(f"{path}.lora." for path in adapted_modules(model))
     return {name: x for name, x in model.state_dict(keep_vars=True).items() if not name.startswith(adapters)}
 
 
 def merged_state_dict(model: nn.Module) -> dict[str, Any]:
-    """The weights of the model without adapters that gives the same answers; this one is not touched."""
+    """Weights of an equivalent model without adapters; this one is not changed."""
     merged = {f"{path}.weight": merged_weight(part) for path, part in adapted_modules(model).items()}
     return base_state_dict(model) | merged
 
@@ -284,7 +285,7 @@ def merged_weight(layer: Any) -> Tensor:
 
 @torch.no_grad()
 def merge_adapters(model: nn.Module) -> None:
-    """The same answers without adapters: their changes become part of the weights, and all of them may learn again."""
+    """Merge the adapters into the weights, and make all weights trainable again."""
     adapted = adapted_modules(model)
     check_no_hooks(model, adapted)
     for path, part in adapted.items():

@@ -1,4 +1,4 @@
-"""SkipInit: builds a model without initialising its weights, to be counted on the meta device or filled from a file."""
+"""SkipInit: builds a model without initialising weights, for the meta device or for weights from a file."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from torch.overrides import TorchFunctionMode
 
 
 class SkipInit(TorchFunctionMode):
-    """Inside, no weight is initialised; on the meta device drawing numbers would import the whole compiler."""
+    """Context without weight initialisation; on the meta device random functions would import the whole compiler."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = kwargs or {}

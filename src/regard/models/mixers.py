@@ -1,9 +1,9 @@
-"""Mixers in the attention slot of a block: dense, convolution, recurrent, none; each called as attention is. #: S049
+"""Mixers in the attention slot of a block: dense, convolution, recurrent, none; with attention's signature. #: S049
 
-The trunk's mask says whether they may look ahead. Padding is not read; packed documents are not told apart.
+The trunk's mask decides on their direction. Padding is skipped; packed documents are refused.
 
 DenseMixer has a matrix for each pair of positions, N²·D² weights: 1.05e12 of them for 1,000 tokens of width 1,024,
-where attention has 4·D² = 4.2e6. It knows positions, not tokens: what it learns at one it must learn again at the next.
+where attention has 4·D² = 4.2e6. Its weights belong to positions: a pattern must be learned again at every position.
 Under a causal mask the matrices from later positions are zero. Not for texts longer than `length`. #: S049
 """
 
@@ -23,7 +23,7 @@ from regard.models.state_space import StateSpaceMixer
 
 
 class DenseMixer(nn.Module):
-    """y_t = sum_s W_ts x_s; its state are the vectors read so far, and how many they are."""
+    """Dense mixer, y_t = sum_s W_ts x_s; its state is the previous vectors and their number."""
 
     def __init__(self, dim: int, length: int, both: bool = False) -> None:
         super().__init__()
@@ -49,8 +49,8 @@ class DenseMixer(nn.Module):
             y = torch.einsum("tsoi,bsi->bto", self.maps(count).to(x.dtype), x)
             return y if rows is None else rows.restore(y), []
         read, done = state
-        at = (done[:, None] + torch.arange(count, device=x.device)).clamp(max=self.length - 1)  # beyond stands padding
-        read = read.scatter_add(1, at[..., None].expand_as(x), x.to(read.dtype))  # which is zero
+        at = (done[:, None] + torch.arange(count, device=x.device)).clamp(max=self.length - 1)  # beyond is padding
+        read = read.scatter_add(1, at[..., None].expand_as(x), x.to(read.dtype))  # padding is zero
         y = torch.einsum("btsoi,bsi->bto", self.maps(self.length)[at].to(x.dtype), read.to(x.dtype))
         counts = torch.full_like(done, count) if rows is None else rows.counts
         return y if rows is None else rows.restore(y), [read, done + counts]
@@ -67,7 +67,7 @@ class DenseMixer(nn.Module):
 
 
 class MixerLayer(nn.Module):
-    """An RNN, convolution or state space layer in the place of attention."""
+    """An RNN, convolution or state space layer instead of attention."""
 
     sees: tuple[str, ...] = ("out",)
 
@@ -103,13 +103,13 @@ class NoMixer(nn.Module):
 
 
 def reader_flops(reader: nn.Module, tokens: int) -> int:
-    """Operations for one sequence: what a reader declares, or each of its matrices once for each token."""
+    """FLOPs for one sequence: the layer's own, or each of its matrices once for each token."""
     declared = getattr(reader, "flops", None)
     return declared(tokens) if declared else matrix_flops(reader) * tokens
 
 
 def refuse_packed_documents(document: Tensor | None) -> None:
-    """A state would go on from one document into the next."""
+    """Refuse packed documents: the state would carry over from one to the next."""
     if document is not None:
         raise ConfigError("document: packed documents are kept apart by attention alone; set train.pack to false, and "
                          "train.batch_tokens to have rows of about one length")  # fmt: skip
@@ -119,7 +119,8 @@ MIXER_GROWTH |= {"none": ("0", 0.0), "cnn": ("k·n·d²", 1.0)} | dict.fromkeys(
 
 
 def register_mixer(kind: str, make: Callable[[Any, int, bool], Any], growth: tuple[str, float] | None = None) -> None:
-    """A reader of a setting, a width, and whether it may look ahead; and how its cost grows with the length."""
+    """Register a mixer: its layer from a config, a width and whether it is bidirectional; and the growth of its
+    cost."""
     MIXER_GROWTH.update({} if growth is None else {kind: growth})
 
     def build_layer(c: config.Trunk, layer: int) -> MixerLayer:

@@ -1,14 +1,14 @@
 """Further positional encodings: one-hot, convolution-like on a grid, Shaw's relative keys; and RoPE scaling.
 
     . . . . . . .
-    . 7 3 2 4 . .      `?` is the pixel to predict; it comes after all that stand above it and before it.
-    . 5 1 ?            Head 1 begins at the pixel before, head 2 at the one above, and so on.
+    . 7 3 2 4 . .      `?` is the pixel to predict; it comes after all pixels above and to the left.
+    . 5 1 ?            Head 1 is initialised to the previous pixel, head 2 to the one above, and so on.
 
-ConvLikePosition: a head whose score falls with the squared distance from one neighbour sees that neighbour alone, so
-many heads are a convolution (Cordonnier et al. 2020), and learn to attend elsewhere. The grid is read off the order of
-the tokens, so that a cache needs nothing more. ShawPosition: a trained vector for each distance, which a query meets
-beside the keys themselves (Shaw et al. 2018). RoPE scaling takes the angle of each pair of channels per step, and
-returns others for longer texts than were trained, and the factor on q and k.
+ConvLikePosition: a head whose score falls with the squared distance from one neighbour attends to that neighbour, so
+many heads are a convolution (Cordonnier et al. 2020), and training moves them. The grid position follows from the order
+of the tokens, so that a cache needs no further data. ShawPosition: a trained vector for each distance, added to the
+keys (Shaw et al. 2018). RoPE scaling changes the angle of each pair of channels per position for texts longer than in
+training, and returns the factor on q and k.
 """
 
 import math
@@ -22,13 +22,13 @@ from regard.config.errors import ConfigError
 from regard.core.positions import POSITIONS, ROPE_SCALINGS, Bias, Position, PreparedPosition, token_coordinates
 from regard.core.tokens import TokenIndex, TokenLayout
 
-# Rows and columns from the query's token to the key's. A token carries the pixel before it: that one is at (0, 0), and
-# the pixel above stands in the token to the right of it.
+# Rows and columns from the query's token to the key's. A token holds the previous pixel: that one is at (0, 0), and
+# the pixel above is in the token to the right of it.
 NEIGHBOUR_OFFSETS = ((0, 0), (-1, 1), (-1, 0), (-1, 2), (0, -1), (-2, 1), (-1, -1), (-1, 3))
 
 
 class OneHotPosition(Position):
-    """The position as a one-hot vector beside x; a linear map can read it back exactly."""
+    """One-hot position concatenated to x; a linear layer can read it exactly."""
 
     def __init__(self, c: config.OneHotPosition) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ POSITIONS[config.OneHotPosition] = lambda c, dim, heads, width: OneHotPosition(c
 
 
 class ConvLikePosition(Position):
-    """x + row + column on the vectors, and -sharpness·|offset - neighbour|² on the scores."""
+    """Row and column vectors added to x, and -sharpness·|offset - neighbour|² added to the scores."""
 
     first: Tensor
 
@@ -54,9 +54,9 @@ class ConvLikePosition(Position):
         super().__init__()
         self.c, self.mode = c, "add"
         self.rows, self.columns = (nn.Parameter(torch.empty(size, dim)) for size in c.grid)
-        self.looks = nn.Parameter(torch.empty(heads, 3))  # of each head: rows, columns, log of the sharpness
+        self.looks = nn.Parameter(torch.empty(heads, 3))  # for each head: rows, columns, log of the sharpness
         first = [NEIGHBOUR_OFFSETS[head % len(NEIGHBOUR_OFFSETS)] for head in range(heads)]
-        self.register_buffer("first", torch.tensor(first, dtype=torch.float32))  # what the looks are counted from
+        self.register_buffer("first", torch.tensor(first, dtype=torch.float32))  # added to `looks`
 
     def check(self, count: int, grid: tuple[int, ...] | None) -> None:
         if count > self.c.grid[0] * self.c.grid[1]:
@@ -88,7 +88,7 @@ POSITIONS[config.ConvLikePosition] = lambda c, dim, heads, width: ConvLikePositi
 
 
 class ShawPosition(Position):
-    """q·(k + a) = q·k + q·a: a small table of q·a for each distance, so keys are never copied for each query."""
+    """Shaw's relative keys: q·(k + a) = q·k + q·a, from a small table of q·a by distance, without copying keys."""
 
     def __init__(self, c: config.ShawPosition, width: int) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ class ShawPosition(Position):
         return PreparedPosition(build_bias=make)
 
     def score_flops(self, heads: int, width: int, queries: int) -> int:
-        """The table of q·a for each distance."""
+        """FLOPs of the table q·a."""
         return 2 * heads * queries * width * (2 * self.radius + 1)
 
 
@@ -119,12 +119,12 @@ POSITIONS[config.ShawPosition] = lambda c, dim, heads, width: ShawPosition(c, wi
 
 
 def scale_linear(c: config.RotaryPosition, pairs: Tensor, count: int) -> tuple[Tensor, float]:
-    """All waves longer by one factor (Chen et al. 2023)."""
+    """Linear RoPE scaling: all wavelengths times one factor (Chen et al. 2023)."""
     return pairs / c.factor, 1.0
 
 
 def scale_dynamic(c: config.RotaryPosition, pairs: Tensor, count: int) -> tuple[Tensor, float]:
-    """Another base, by how much longer than trained this input is."""
+    """Dynamic RoPE scaling: another base, by the ratio of input length to trained length."""
     if count <= c.original_length:
         return pairs, 1.0
     width = 2 * len(pairs)
@@ -134,14 +134,14 @@ def scale_dynamic(c: config.RotaryPosition, pairs: Tensor, count: int) -> tuple[
 
 
 def scale_llama3(c: config.RotaryPosition, pairs: Tensor, count: int) -> tuple[Tensor, float]:
-    """Long waves are stretched, short ones kept, the ones between mixed."""
+    """Llama 3's RoPE scaling: long wavelengths are scaled, short ones kept, those between interpolated."""
     turns = c.original_length * pairs / (2 * math.pi)
     keep = ((turns - c.low_freq_factor) / (c.high_freq_factor - c.low_freq_factor)).clamp(0, 1)
     return pairs * (keep + (1 - keep) / c.factor), 1.0
 
 
 def scale_yarn(c: config.RotaryPosition, pairs: Tensor, count: int) -> tuple[Tensor, float]:
-    """The same by channels, and q and k a little louder (Peng et al. 2023)."""
+    """YaRN: the same by channel index, with a factor on q and k (Peng et al. 2023)."""
     keep = 1 - linear_ramp(
         yarn_channel(c, len(pairs), c.beta_fast), yarn_channel(c, len(pairs), c.beta_slow), len(pairs), pairs.device
     )
@@ -149,13 +149,13 @@ def scale_yarn(c: config.RotaryPosition, pairs: Tensor, count: int) -> tuple[Ten
 
 
 def scale_longrope(c: config.RotaryPosition, pairs: Tensor, count: int) -> tuple[Tensor, float]:
-    """A factor of its own for every wave (Ding et al. 2024)."""
+    """LongRoPE: a factor for every wavelength (Ding et al. 2024)."""
     loud = math.sqrt(1 + math.log(c.factor) / math.log(c.original_length)) if c.factor > 1 else 1.0
     return pairs / torch.tensor(c.freq_factors).to(pairs.device, non_blocking=True), loud
 
 
 def yarn_channel(c: config.RotaryPosition, count: int, turns: float) -> float:
-    """The channel whose wave turns so many times within the trained length."""
+    """The channel whose wave turns `turns` times within the trained length."""
     return count * math.log(c.original_length / (turns * 2 * math.pi)) / math.log(c.base)
 
 

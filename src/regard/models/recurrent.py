@@ -1,8 +1,8 @@
-"""Recurrent stack, in the place of a trunk of blocks: RNN layers or gated convolutions, one above the other.
+"""Recurrent stack, a trunk of RNN layers or gated convolutions instead of transformer blocks.
 
-    tokens ─► layer 0 ─► layer 1 ─► ... ─► Tokens        each layer with its state; a cache holds the states
+    tokens ─► layer 0 ─► layer 1 ─► ... ─► Tokens        each layer has a state, which a cache holds
 
-Same tokens before it, same heads behind it. Generation keeps one state a layer, whatever the length.
+Front ends and heads are the same. Generation keeps one state per layer, for any length.
 """
 
 from collections import Counter
@@ -29,7 +29,7 @@ from regard.models.seq2seq import BahdanauAttention, FixedContext
 
 
 class GatedConv(nn.Module):
-    """One convolution of a stack: x + a·sigmoid(b), with a and b from a window over norm(x) (Dauphin et al. 2017)."""
+    """Gated convolution: x + a·sigmoid(b), with a and b from a convolution of norm(x) (Dauphin et al. 2017)."""
 
     def __init__(self, c: config.RecurrentStack, layer: int) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class GatedConv(nn.Module):
 
 
 class RecurrentStack(nn.Module):
-    """A stack of recurrent or convolution layers, called as a trunk is."""
+    """A stack of recurrent or convolution layers, with the interface of a trunk."""
 
     def __init__(self, c: config.RecurrentStack, init: str = "xavier") -> None:
         super().__init__()
@@ -94,7 +94,7 @@ class RecurrentStack(nn.Module):
         return x if self.fixed is None or memory is None else self.fixed.add_context(x, memory)
 
     def states(self, tokens: Tokens, memory: Tokens | None, cache: KVCache | None) -> list[RecurrentState | None]:
-        """Where each layer goes on from: what a cache holds, or how a text begins."""
+        """The initial state of each layer: from a cache, or at the start of a text."""
         if cache is not None:
             fresh = cache.fresh
             cache.begin_step(tokens)
@@ -115,7 +115,7 @@ class RecurrentStack(nn.Module):
         return [StateEntry(block.fresh(batch, like)) for block in self.blocks]  # type: ignore[operator]
 
     def flops(self, tokens: int, memory: int) -> Counter[str]:
-        """Every weight multiplies every token once; an alignment scores all of the source at every step."""
+        """FLOPs: every weight multiplies every token once; additive attention scores the whole source at every step."""
         found = Counter({"embedding": 0 if self.project is None else matrix_flops(self.project) * tokens})
         for block in self.blocks:
             if isinstance(block, BahdanauAttention):

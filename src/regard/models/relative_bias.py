@@ -1,7 +1,7 @@
-"""Relative position bias: T5's buckets of distances, and a table r_ij for every offset, as Swin has it.
+"""Relative position bias: T5's buckets of distances, and a table r_ij for every offset, as in Swin.
 
 Both add a trained number for each head and kind of offset to the attention scores; they differ in which offsets share
-one. T5 tells near distances apart one by one and far ones by their logarithm; r_ij is clipped on each axis.
+one. T5 has a bucket for each small distance and logarithmic ones beyond; r_ij is clipped on each axis.
 """
 
 import math
@@ -16,7 +16,7 @@ from regard.core.tokens import TokenIndex, TokenLayout
 
 
 class T5Bias(LearnedBias):
-    """T5's bias: half the buckets for near distances one by one, half for far ones on a logarithmic scale."""
+    """T5's bias: half the buckets for single small distances, half for large ones on a logarithmic scale."""
 
     def __init__(self, c: config.T5Bias, heads: int) -> None:
         super().__init__(c.num_buckets, heads)
@@ -33,7 +33,7 @@ class T5Bias(LearnedBias):
 
 
 class RelativeBias(LearnedBias):
-    """The lecture's r_ij, clipped at `max_distance` on each axis: (q·k + r_ij)/sqrt(d)."""
+    """Relative bias r_ij, clipped at `max_distance` on each axis: (q·k + r_ij)/sqrt(d)."""
 
     def __init__(self, c: config.RelativeBias, heads: int) -> None:
         super().__init__((2 * c.max_distance + 1) ** c.axes, heads)

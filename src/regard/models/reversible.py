@@ -1,12 +1,12 @@
-"""Reversible trunk: the input of a layer is computed back from its output, so only the end is kept (Gomez et al. 2017).
+"""Reversible trunk: the input of a layer is recomputed from its output, so only the last is kept (Gomez et al. 2017).
 
     (a, b)  ->  (b, a + f(b))          f is attention, then feed-forward, then the next block's attention, ...
-    (b, c)  ->  (c - f(b), b)          and backwards, since b is still there
+    (b, c)  ->  (c - f(b), b)          the inverse, which is possible because b is kept
 
-Two streams begin as the same vectors and end as their mean. So a training step keeps two tensors for a trunk of any
-depth, for a third more arithmetic: backward runs every sublayer once more, with the random numbers of the first time.
-The streams are in fp32 whatever the weights are in: what is subtracted must be what was added. Without gradients, with
-a cache, hooked or compiled it runs plainly, and then keeps what other trunks keep.
+Two streams start as the same vectors and end as their mean. A training step therefore keeps two tensors for a trunk of
+any depth, for a third more FLOPs: backward runs every sublayer again, with the same random numbers. The streams are in
+fp32 whatever the weights' dtype, since the subtracted value must equal the added one. Without gradients, with a cache,
+hooked or compiled it runs normally, and keeps the usual activations.
 """
 
 from collections.abc import Iterator
@@ -63,14 +63,14 @@ def sublayer_names(block: nn.Module) -> Iterator[str]:
 
 
 def sublayer_output(block: Any, name: str, x: Tensor, scope: Scope, past: Any = None) -> Tensor:
-    """What one sublayer adds to a stream."""
+    """The output of one sublayer."""
     where = (scope,) if name == "mlp" else (scope, past)
     given = scope.tap(f"{name}.input", getattr(block, f"{name}_norm")(x))
     return block.drop(getattr(block, name)(given, *where))  # type: ignore[no-any-return]
 
 
 def hook_streams(scope: Scope, name: str, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """Let hooks see the streams' mean; an edit moves both."""
+    """Apply hooks to the streams' mean; an edit shifts both."""
     if scope.watch is None:
         return a, b
     moved = scope.tap(name, (a + b) / 2) - (a + b) / 2
@@ -82,7 +82,7 @@ def hook_streams(scope: Scope, name: str, a: Tensor, b: Tensor) -> tuple[Tensor,
 
 @dataclass(eq=False)
 class ReversibleHalf:
-    """One sublayer, and all that its gradient goes to: weights of its own, and what was made outside of the trunk."""
+    """One sublayer, and the tensors that its gradient reaches: its weights, and tensors from outside the trunk."""
 
     block: Block
     name: str
@@ -95,11 +95,11 @@ class ReversibleHalf:
 
 
 class ReversibleChain:
-    """The halves in their order, on copies of what came from outside: `inputs` are the originals."""
+    """The sublayers in order, on detached copies of outside tensors: `inputs` are the originals."""
 
     def __init__(self, steps: list[BlockCall], positions: nn.Module, dtype: torch.dtype) -> None:
         self.halves: list[ReversibleHalf] = []
-        self.outside: dict[int, tuple[Tensor, Tensor]] = {}  # the original, and the copy that stands in the trunk
+        self.outside: dict[int, tuple[Tensor, Tensor]] = {}  # the original, and its detached copy in the trunk
         self.weights: dict[int, Tensor] = {}
         for block, scope, _ in steps:
             inner, made = self.detach_scope(scope)
@@ -111,7 +111,8 @@ class ReversibleChain:
         self.inputs = [*self.weights.values(), *(original for original, _ in self.outside.values())]
 
     def detach_scope(self, scope: Scope) -> tuple[Scope, list[Tensor]]:
-        """The scope on copies of the tensors in it that want a gradient: positions, tables, the encoder's memory."""
+        """The scope with detached copies of its tensors that require gradients: positions, tables, the encoder's
+        memory."""
         lean, plan = self.copy(scope.position.qk_offset), replace(scope.plan, ready=self.copy(scope.plan.ready))
         memory, place = self.copy(scope.memory), replace(scope.position, qk_offset=lean)
         made = [x for x in (lean, plan.ready, memory) if x is not None and x.requires_grad]
@@ -123,13 +124,13 @@ class ReversibleChain:
         return self.outside.setdefault(id(x), (x, x.detach().requires_grad_()))[1]
 
     def gradients(self, found: dict[int, Tensor]) -> list[Tensor | None]:
-        """In the order of `inputs`."""
+        """The gradients in the order of `inputs`."""
         copies = [copy for _, copy in self.outside.values()]
         return [found.get(id(tensor)) for tensor in (*self.weights.values(), *copies)]
 
 
 class ReversibleFunction(torch.autograd.Function):
-    """The streams through all halves; backward walks back and keeps nothing on the way."""
+    """Autograd function of the streams: backward recomputes inputs and keeps no activations."""
 
     @staticmethod
     def forward(ctx: Any, chain: ReversibleChain, a: Tensor, b: Tensor, *inputs: Tensor) -> tuple[Tensor, Tensor]:
@@ -158,13 +159,13 @@ class ReversibleFunction(torch.autograd.Function):
 
 
 def rng_states(device: torch.device) -> list[Tensor]:
-    """The state of the random numbers, here and on the device."""
+    """The RNG states of the CPU and the device."""
     return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
 
 
 @contextmanager
 def replay_rng(states: list[Tensor], device: torch.device) -> Iterator[None]:
-    """The random numbers of then; afterwards those of now go on."""
+    """Restore earlier RNG states; afterwards the present ones continue."""
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.set_rng_state(states[0])
         if device.type == "cuda":

@@ -1,11 +1,11 @@
-"""RNN, GRU, LSTM and causal convolution layers, which read tokens in order with a state; and that state in a cache.
+"""RNN, GRU, LSTM and causal convolution layers, which read tokens in order with a state; and its cache entry.
 
-    x_1      x_2      x_3            every layer is called as layer(x, real, state) -> (out, state after them)
+    x_1      x_2      x_3            the interface is layer(x, real, state) -> (out, final state)
      │        │        │
-  s_0 ─► f ─► s_1 ─► f ─► s_2 ...    a state is a list of tensors, each (B, ...); None is where a text begins
+  s_0 ─► f ─► s_1 ─► f ─► s_2 ...    a state is a list of tensors, each (B, ...); None is the start of a text
 
-Padding is not read: it changes no state, wherever it stands in a row. Reading in pieces is reading at once. A state is
-as large after a million tokens as after one.
+Padding changes no state, wherever it is in a row. Reading in parts gives the same result as reading at once. The size
+of a state does not depend on the length.
 """
 
 from typing import Any
@@ -20,7 +20,7 @@ CELLS: dict[str, Any] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 
 
 class LeftAligned:
-    """The real tokens of each row side by side at its beginning, and the way back to where they stood."""
+    """Moves the real tokens of each row to its start, and back to their positions."""
 
     def __init__(self, real: Tensor) -> None:  # (B, N)
         self.real, self.counts = real, real.sum(-1)
@@ -36,7 +36,7 @@ class LeftAligned:
 class RNNLayer(nn.Module):
     """A recurrent layer by torch: h_t = tanh(W x_t + U h_t-1 + b), or with the gates of a GRU or an LSTM. #: S124
 
-    Both ways means two of half the width, one from each end, their states side by side.
+    A bidirectional layer is two of half the width, one from each end, with concatenated states.
     """
 
     def __init__(self, kind: str, incoming: int, dim: int, both: bool = False) -> None:
@@ -47,7 +47,7 @@ class RNNLayer(nn.Module):
             init_forget_gate(self.rnn)
 
     def fresh(self, batch: int, like: Tensor) -> RecurrentState:
-        # sums over a whole text: 16 bits would lose what is old
+        # sums over a whole text: 16 bits would lose old terms
         return [torch.zeros(batch, self.dim, device=like.device) for _ in range(1 + (self.kind == "lstm"))]
 
     def forward(
@@ -57,8 +57,8 @@ class RNNLayer(nn.Module):
         if real is None:
             return self.from_torch_state(*self.rnn(x, begun))
         rows = LeftAligned(real)
-        lengths = rows.counts.clamp(min=1).cpu()  # of a row without tokens one is read, and forgotten below
-        if int(lengths.min()) == x.shape[1] > 1:  # nothing to skip; packed rows take n² for their gradient on a CPU
+        lengths = rows.counts.clamp(min=1).cpu()  # torch needs a token; discarded below
+        if int(lengths.min()) == x.shape[1] > 1:  # on a CPU packed rows have an n² gradient
             return self.from_torch_state(*self.rnn(x, begun))
         packed = pack_padded_sequence(rows.gather(x), lengths, batch_first=True, enforce_sorted=False)
         out, last = self.rnn(packed, begun)
@@ -68,7 +68,7 @@ class RNNLayer(nn.Module):
         return out, [now.where(rows.counts[:, None] > 0, before) for now, before in zip(new, old, strict=True)]
 
     def to_torch_state(self, state: RecurrentState, dtype: torch.dtype) -> Any:
-        """A state as torch takes it: a tensor for each way, and one or two of them."""
+        """A state in torch's format: a tensor for each direction, and one or two of them."""
         ways = [part.to(dtype).unflatten(-1, (1 + self.both, -1)).transpose(0, 1).contiguous() for part in state]
         return tuple(ways) if self.kind == "lstm" else ways[0]
 
@@ -79,7 +79,7 @@ class RNNLayer(nn.Module):
 
 @torch.no_grad()
 def init_forget_gate(lstm: Any) -> None:
-    """An LSTM begins by forgetting little: the forget gate's bias is 1, the others 0 (Jozefowicz et al. 2015)."""
+    """Initialise the forget gate's bias to 1, the others to 0, so that little is forgotten (Jozefowicz et al. 2015)."""
     for name, bias in lstm.named_parameters():
         if name.startswith("bias"):
             nn.init.zeros_(bias)
@@ -88,9 +88,9 @@ def init_forget_gate(lstm: Any) -> None:
 
 
 class CausalConv(nn.Module):
-    """A convolution over `size` places, `dilation` apart: y_t = sum_i W_i x_(t - i·dilation) + b; or around t. #: S125
+    """Convolution over `size` positions, `dilation` apart: y_t = sum_i W_i x_(t - i·dilation) + b; or around t. #: S125
 
-    What it must know of the past are the last (size - 1)·dilation vectors.
+    Its state is the last (size - 1)·dilation vectors.
     """
 
     def __init__(self, dim: int, out: int, size: int, dilation: int, both: bool = False) -> None:
@@ -114,24 +114,25 @@ class CausalConv(nn.Module):
             around = torch.cat([before, x], 1)
         out = self.conv(around.mT).mT
         last = around[:, x.shape[1] :]
-        if rows is not None:  # those behind the last real token
+        if rows is not None:  # after the last real token
             at = rows.counts[:, None] + torch.arange(self.reach, device=x.device)
             last = around.take_along_dim(at[..., None], 1)
         return out if rows is None else rows.restore(out), [last]
 
 
 class StateEntry:
-    """A layer's state between two calls: tensors (B, ...) that stay where they are, so that a graph may be replayed."""
+    """A layer's state between two calls: tensors (B, ...) with fixed addresses, so that a CUDA graph can be
+    replayed."""
 
     def __init__(self, parts: list[Tensor]) -> None:
         self.parts = parts
 
     def take(self) -> list[Tensor]:
-        """The state, to go on from: a copy, since backward may still ask for it when the next one is written."""
+        """A copy of the state, since backward may still need it when the next one is written."""
         return [part.clone() for part in self.parts]
 
     def write(self, parts: list[Tensor]) -> None:
-        """In place, and without its gradient: the past is not trained."""
+        """Write the state in place, detached: the past is not trained."""
         for held, new in zip(self.parts, parts, strict=True):
             held.copy_(new.detach())
 

@@ -1,11 +1,11 @@
-"""Segment memory (Transformer-XL: Dai et al. 2019): a text in segments, each sees the last tokens of those before.
+"""Segment memory (Transformer-XL: Dai et al. 2019): a text in segments, each attends to the last tokens of previous
+ones.
 
-    segment     ... │ a b c d │ e f g h │        e f g h are trained; what they see of a b c d is kept,
-    seen by g     ──┴─────────┴─── ■             keys and values as they were then, without their gradient
+    segment     ... │ a b c d │ e f g h │        e f g h are trained; a b c d are stored,
+    seen by g     ──┴─────────┴─── ■             as keys and values without gradient
 
-It is given to a model as a cache is, as often as wanted: `model(segment, cache=memory)`. Its size never changes, older
-tokens are dropped, whatever the mask. With a mask that reaches no further than the memory, nothing is lost: then
-segments mean what one long pass means.
+It is passed to a model like a cache, for every segment: `model(segment, cache=memory)`. Its size is fixed, older tokens
+are dropped, whatever the mask. If the mask reaches no further than the memory, the result equals one long pass.
 """
 
 from typing import Any
@@ -22,7 +22,7 @@ class SegmentKV(LayerKV):
     """One layer's last keys and values, (B, G, length, d) each."""
 
     def append(self, k: Tensor, v: Tensor, slots: Tensor, fresh: bool) -> tuple[Tensor, Tensor]:
-        """All that is remembered and then the new ones, which keep their gradient now and are remembered without it."""
+        """The stored keys and values followed by the new ones, which have gradients now and are stored without."""
         both = torch.cat([self.k.to(k.dtype), k], 2), torch.cat([self.v.to(v.dtype), v], 2)
         for table, whole in zip((self.k, self.v), both, strict=True):
             table.copy_(whole[:, :, -table.shape[2] :].detach())  #: S199
@@ -30,10 +30,11 @@ class SegmentKV(LayerKV):
 
 
 class SegmentMemory(KVCache):
-    """The last tokens of every row. What is not keys and values, such as a sum or a hidden state, stays as it is."""
+    """Segment memory of a model: the last tokens of every row. Other states, such as a hidden state, are kept as they
+    are."""
 
     def begin_step(self, tokens: TokenLayout) -> tuple[Tensor, TokenLayout]:
-        """New tokens after the remembered ones."""
+        """Place new tokens after the stored ones."""
         if tokens.document is not None or tokens.edges is not None:
             raise ConfigError("a memory holds one growing text a row: documents and edges cannot be packed into it")
         if tokens.batch != self.order.shape[0]:
@@ -44,26 +45,26 @@ class SegmentMemory(KVCache):
         self.real.copy_(keys.is_real[:, -self.capacity :])  # type: ignore[index]
         self.length += tokens.count
         self.next += real.sum(-1)
-        return tokens.order, keys  # a slot for each is not needed: they come last
+        return tokens.order, keys  # no slots are needed: new tokens come last
 
     def truncate(self, length: Tensor | int) -> None:
         raise ConfigError("rewind: a memory has forgotten what came before; forget() it whole and begin anew")
 
     def detach(self) -> None:
-        """Cut what the next segment remembers off from this one's gradient; keys and values always are."""
+        """Detach the stored states from this segment's graph; keys and values always are."""
         for entry in self.entries:
             if hasattr(entry, "detach"):
                 entry.detach()
 
     def forget(self) -> None:
-        """Begin anew, in every row."""
+        """Reset every row."""
         for table in self.tables():
             table.zero_()
         self.fresh = True
 
 
 def build_segment_memory(model: Any, batch: int, length: int) -> SegmentMemory:
-    """Room for the last `length` tokens of each of `batch` rows of a text that goes on for ever."""
+    """An empty memory of the last `length` tokens in each of `batch` rows, for texts of any length."""
     if length < 1:
         raise ConfigError(f"length: a memory of {length} tokens holds none; give 1 or more")
     position = model.c.trunk.position.kind

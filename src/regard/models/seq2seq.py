@@ -1,12 +1,12 @@
 """Recurrent encoder-decoder: one fixed vector for a whole source, or Bahdanau attention at every step.
 
-    fixed      h_1 h_2 ... h_S ─► h_S = c       s_0 = tanh(W c), and c is given again with every token
+    fixed      h_1 h_2 ... h_S ─► h_S = c       s_0 = tanh(W c), and c is an input at every token
                (Cho et al. 2014)
     additive   e_tj = v · tanh(W s_t-1 + U h_j)      a_t = softmax(e_t)      c_t = sum_j a_tj h_j
                s_t = cell(s_t-1, [y_t-1; c_t])       (Bahdanau et al. 2015)
 
-The query is the state *before* the step: s_t does not exist yet. So the steps of an additive decoder cannot be taken at
-once, not even in training. T target tokens, S source tokens.
+The query is the state *before* the step: s_t does not exist yet. The steps of an additive decoder are therefore
+sequential even in training. T target tokens, S source tokens.
 """
 
 from collections import Counter
@@ -27,12 +27,12 @@ STEPS: dict[str, Any] = {"rnn": nn.RNNCell, "gru": nn.GRUCell, "lstm": nn.LSTMCe
 
 
 def initial_state(h: Tensor, cell: str) -> RecurrentState:
-    """A state that begins with h; an LSTM's memory begins empty."""
+    """An initial state h; an LSTM's cell state starts at zero."""
     return [h.float(), torch.zeros_like(h, dtype=torch.float32)] if cell == "lstm" else [h.float()]
 
 
 class FixedContext(nn.Module):
-    """The encoder's last vector: all that a decoder gets to know, however long the source. #: S126"""
+    """Fixed context: the encoder's last vector is all that the decoder sees of a source of any length. #: S126"""
 
     def __init__(self, c: config.RecurrentStack) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class FixedContext(nn.Module):
         return memory.x.take_along_dim(at[:, None, None], 1)[:, 0]
 
     def states(self, memory: Tokens) -> list[RecurrentState | None]:
-        """Where each layer begins."""
+        """The initial state of each layer."""
         every = self.begin(self.last_vector(memory)).tanh().chunk(self.depth, -1)
         return [initial_state(h, self.cell) for h in every]
 
@@ -55,9 +55,9 @@ class FixedContext(nn.Module):
 
 
 class BahdanauAttention(nn.Module):
-    """A recurrent layer that attends to the source before each step. #: S127
+    """Bahdanau attention: a recurrent layer that attends to the source before each step. #: S127
 
-    It begins with what the mean of the source makes of itself (as Nematus does), and answers with tanh(W [s; c; y]).
+    Its initial state is computed from the mean of the source (as in Nematus), and its output is tanh(W [s; c; y]).
     """
 
     def __init__(self, c: config.RecurrentStack) -> None:
@@ -97,12 +97,12 @@ class BahdanauAttention(nn.Module):
         seen, made, after = self.steps(x, real, state, memory, offered)
         if watch is not None:
             edited = watch.apply("cross.pattern", seen)
-            if edited is not seen:  # a hook says where to attend
+            if edited is not seen:  # a hook has edited the weights
                 _, made, after = self.steps(x, real, state, memory, offered, edited)
         return self.out(torch.cat([made, x], -1)).tanh(), after
 
     def project_memory(self, memory: Tokens, kept: CrossKV | None) -> Tensor:  # (B, S, D)
-        """U h_j, the same for all steps; with a cache it is made once for a source."""
+        """U h_j, the same for all steps; with a cache it is computed once for a source."""
         if kept is None:
             return self.offer(memory.x)  # type: ignore[no-any-return]
         if kept.k is None:
@@ -118,7 +118,7 @@ class BahdanauAttention(nn.Module):
         offered: Tensor,
         seen: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, RecurrentState]:
-        """The alignment (B, 1, T, S), states and contexts side by side (B, T, 2D), and the last state."""
+        """The alignment (B, 1, T, S), states and contexts concatenated (B, T, 2D), and the last state."""
         looks, made = list[Tensor](), list[Tensor]()
         for t in range(x.shape[1]):
             look = self.look(state[0], offered, memory.is_real) if seen is None else seen[:, 0, t]

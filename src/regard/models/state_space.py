@@ -1,11 +1,11 @@
-"""Diagonal state space model (S4D): a linear recurrent layer, so that all steps can be taken at once. #: S130
+"""Diagonal state space model (S4D): a linear recurrent layer, whose steps can be computed in parallel. #: S130
 
-    s_t = a s_t-1 + b u_t        y_t = 2 Re(c · s_t)            one step after the other: for generation
+    s_t = a s_t-1 + b u_t        y_t = 2 Re(c · s_t)            step by step: for generation
     y = k * u                    k_l = 2 Re(c · b a^l)          one convolution: for training
 
-Each channel has a few complex numbers of its own, begun as S4D-Lin begins them (Gu et al. 2022): a = exp(Δ·A),
-A_n = -1/2 + i·pi·n, b = (a - 1)/A; Δ lies between 0.001 and 0.1, so that some channels remember ten tokens and others
-a thousand. S is half of the states: each stands for itself and its conjugate.
+Each channel has its own complex states, initialised as in S4D-Lin (Gu et al. 2022): a = exp(Δ·A),
+A_n = -1/2 + i·pi·n, b = (a - 1)/A; Δ lies between 0.001 and 0.1, so that the memory of channels ranges from ten tokens
+to a thousand. S is half of the states: each represents itself and its conjugate.
 """
 
 import math
@@ -20,7 +20,7 @@ from regard.models.rnn import LeftAligned, RecurrentState
 
 
 class StateSpaceMixer(nn.Module):
-    """A linear memory for each channel, past it the channel itself; then gelu and a map, where channels meet."""
+    """State space mixer: a linear state and a skip connection for each channel; then gelu and a linear layer."""
 
     def __init__(self, dim: int, states: int, both: bool = False) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class StateSpaceMixer(nn.Module):
     def forward(
         self, x: Tensor, real: Tensor | None = None, state: RecurrentState | None = None
     ) -> tuple[Tensor, RecurrentState]:
-        """The state after the tokens is worked out only where one was given."""
+        """The final state is computed only if one was given."""
         rows = None if real is None else LeftAligned(real)
         u = (x if rows is None else rows.gather(x)).float()  # sums over a whole text: not in 16 bits
         y, after = self.ways[0](u, None if rows is None else rows.counts, state)
@@ -45,17 +45,17 @@ class StateSpaceMixer(nn.Module):
         return self.out(y if rows is None else rows.restore(y)), after
 
     def flops(self, tokens: int) -> int:
-        """A complex multiplication and addition for each state, and the map."""
+        """FLOPs: a complex multiply-add for each state, and the linear layer."""
         return (8 * len(self.ways) * self.dim * self.pairs + matrix_flops(self.out)) * tokens
 
 
 class DiagonalSSM(nn.Module):
-    """One way through the tokens, every channel by itself."""
+    """The state space model of one direction, with separate channels."""
 
     def __init__(self, dim: int, pairs: int) -> None:
         super().__init__()
         self.shape = (dim, pairs)
-        # flat, because weight decay is for matrices, and these are scales of time
+        # flat, because weight decay applies to matrices, and these are time scales
         self.step = nn.Parameter(torch.empty(dim).uniform_(math.log(0.001), math.log(0.1)))
         self.decay = nn.Parameter(torch.full((dim * pairs,), math.log(0.5)))
         self.turn = nn.Parameter(math.pi * torch.arange(float(pairs)).repeat(dim))
@@ -85,8 +85,8 @@ class DiagonalSSM(nn.Module):
 
 
 def fft_convolve(u: Tensor, kernel: Tensor) -> Tensor:
-    """y_t = sum_l k_l u_(t-l), by Fourier: (B, N, D) and (N, D) -> (B, N, D)."""
-    count = 2 * u.shape[1]  # room for what would come round at the end
+    """y_t = sum_l k_l u_(t-l), by FFT: (B, N, D) and (N, D) -> (B, N, D)."""
+    count = 2 * u.shape[1]  # padding against circular wrap-around
     both = torch.fft.rfft(u, count, 1) * torch.fft.rfft(kernel, count, 0)
     y: Tensor = torch.fft.irfft(both, count, 1)
     return y[:, : u.shape[1]]
