@@ -24,9 +24,7 @@ TokenOption = Annotated[
     str | None, typer.Option(metavar="WORD", help="The token or class it is about; by itself the likeliest.")
 ]
 AgainstOption = Annotated[str | None, typer.Option(metavar="WORD", help="A second one: the difference of the two.")]
-OutOption = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Write it: .svg or .png, .html, .csv, .json.")
-]
+OutOption = Annotated[Path | None, typer.Option(metavar="FILE", help="Write it: .svg or .png, .html, .csv, .json.")]
 AblationOption = Annotated[str, typer.Option(metavar="NAME", help="What takes a head's place: mean or zero.")]
 FilesArgument = Annotated[
     str, typer.Argument(metavar="FILE", help="Texts, a line each, or the column text of records.")

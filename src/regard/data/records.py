@@ -17,9 +17,7 @@ from regard.config.errors import DataError
 from regard.files import content_cache
 from regard.files.compression import readable_errors
 
-MAX_LINE_BYTES = (
-    1 << 26
-)  # bytes: a longer line has no use, and a file without line ends would fill the memory
+MAX_LINE_BYTES = 1 << 26  # bytes: a longer line has no use, and a file without line ends would fill the memory
 
 
 class Record(dict[str, Any]):

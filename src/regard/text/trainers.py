@@ -73,9 +73,7 @@ def train_word(setting: config.WordTokenizer, texts: Iterable[str]) -> tokenizer
     fit_tokenizer(counter, trainers.WordLevelTrainer(vocab_size=setting.vocab - len(fixed), show_progress=False), texts)
     known = counter.get_vocab()
     vocab = number_tokens([*fixed, *sorted(known, key=known.__getitem__)])
-    if (
-        setting.byte_fallback
-    ):  # BPE without merges: a known word is one token, any other its characters or bytes
+    if setting.byte_fallback:  # BPE without merges: a known word is one token, any other its characters or bytes
         inner = word_tokenizer(
             models.BPE(vocab=vocab, merges=[], byte_fallback=True, ignore_merges=True), setting.lowercase
         )

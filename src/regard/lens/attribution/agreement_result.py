@@ -199,7 +199,6 @@ class ExplanationAgreement(LensResult):
         return self.pairs[:, columns[first], columns[second]].nanmean(1)
 
 
-
 def merge_spreads(table: Table) -> Table:
     """Each mean and its spread in one column, for a line that fits a terminal."""
     rows = tuple(

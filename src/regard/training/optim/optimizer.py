@@ -148,5 +148,3 @@ def block_matrices(model: nn.Module) -> Iterator[tuple[str, list[int]]]:
         if isinstance(module, nn.Linear) and ".blocks." in f".{name}":
             rows = list(module.sizes.values()) if isinstance(module, FusedLinear) else [module.out_features]
             yield f"{name}.weight", rows
-
-
