@@ -73,6 +73,13 @@ def attention_views(model: Any, *inputs: Any, marks: Collection[int] = (), **nam
     if why := why_not_watchable(model):
         raise config.ConfigError(why)
     model = unwrap_model(model)
+    for x in inputs:
+        if not isinstance(x, Tensor | Tokens):
+            raise config.ConfigError(f"inputs: expected tensors as the model takes them, got {type(x).__name__}; of a "
+                                     "text prompt = lens.read_prompt(model, text) has them: prompt.first, "
+                                     "**prompt.given")  # fmt: skip
+    if inputs and isinstance(inputs[0], Tensor) and hasattr(model, "embed"):
+        check_ids(model.embed, inputs[0], "inputs")
     device = next(model.parameters()).device
     inputs = tuple(to_model_device(x, device) for x in inputs)
     if can_defer_logits(model):
@@ -130,7 +137,22 @@ def unwrap_model(model: Any) -> Any:
     """The model itself, from within torch.compile and the wrappers of trainers."""
     for wrapper in ("_orig_mod", "module"):
         model = getattr(model, wrapper, model)
+    if not isinstance(model, nn.Module):
+        raise config.ConfigError(f"model: expected a model, got {type(model).__name__}; regard.load opens one")
     return model
+
+
+def check_ids(front: Any, x: Tensor, name: str) -> None:
+    """Refuse what a table of words cannot look up: numbers that are no ids, and ids beyond it."""
+    front = getattr(front, "text", front)  # of chunks, or of a text after an image
+    if not isinstance(front, TextEmbedding):
+        return
+    if x.is_floating_point() or x.dtype == torch.bool:
+        raise config.ConfigError(f"{name}: this model reads ids of tokens, and got {x.dtype}; give whole numbers")
+    vocab = front.tokens.num_embeddings
+    if (strange := x[(x < 0) | (x >= vocab)]).numel():
+        raise config.DataError(f"{name}: id {int(strange[0])} is outside the model's vocabulary of {vocab}; use the "
+                               "tokenizer of its training")  # fmt: skip
 
 
 def find_trunks(model: nn.Module) -> dict[str, Trunk]:

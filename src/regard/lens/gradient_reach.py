@@ -7,23 +7,28 @@ falls, or grows, exponentially with the distance. A convolution reaches as far a
 transformer every token is one step away.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from regard import config
 from regard.core.model import Transformer
 from regard.lens.attention_maps import unwrap_model
+from regard.lens.prompt import Prompt, read_prompt
 
 PROBES = 8  # random directions of y_T; the norm over all of them is estimated, to some percent
 TINY = 1e-36
+Ids = Tensor | Sequence[int] | str | Prompt
 
 
-def jacobian_norms(model: Transformer, ids: Tensor, probes: int = PROBES) -> Tensor:  # (B, N) -> (N,)
+def jacobian_norms(model: Transformer, ids: Ids, probes: int = PROBES) -> Tensor:  # (B, N) -> (N,)
     """The Frobenius norm of the Jacobian for every place, as the root mean square over the rows of a batch."""
     model = unwrap_model(model)
     if getattr(model, "encoder", True) is not None or not isinstance(model.c.embed, config.TextEmbedding):
         raise config.ConfigError("model: distances between tokens are of a model that reads one text, and this one "
                                  "reads two inputs or no text; give a decoder or an encoder")  # fmt: skip
+    ids = read_prompt(model, ids).ids
     training = model.trunk.training
     with torch.enable_grad():
         model.trunk.eval()
@@ -42,10 +47,11 @@ def probe_direction(y: Tensor, probe: int) -> Tensor:
     return torch.randn(y.shape, generator=chance).to(y)
 
 
-def receptive_field(model: Transformer, ids: Tensor) -> int:
+def receptive_field(model: Transformer, ids: Ids) -> int:
     """How many tokens, from the last one back, the last one hears of at all."""
-    heard = (jacobian_norms(model, ids) > 0).nonzero()
-    return 0 if not len(heard) else ids.shape[1] - int(heard[0])
+    norms = jacobian_norms(model, ids)
+    heard = (norms > 0).nonzero()
+    return 0 if not len(heard) else len(norms) - int(heard[0])
 
 
 def gradient_decay(pull: Tensor) -> float:

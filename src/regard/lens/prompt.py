@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from regard.config.errors import ConfigError, DataError
-from regard.lens.attention_maps import unwrap_model
+from regard.lens.attention_maps import check_ids, unwrap_model
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,16 +62,26 @@ def read_prompt(
     else:
         if prompt is None:
             raise ConfigError("prompt: give a text, ids or an image; only a source in words can be translated")
-        first = prompt if isinstance(prompt, Tensor) else torch.tensor([list(prompt)])
+        first = prompt if isinstance(prompt, Tensor) else ids_tensor(prompt)
         first = first[None] if first.dim() == 1 else first
         read = {**given, **({} if source is None else {"source": source})}
     first = first.to(device)
     read = {name: table.to(device) for name, table in read.items()}
     if not first.numel():
         raise DataError("prompt: it is empty; give it at least one token")
+    check_ids(getattr(model, "embed", None), first, "prompt")
+    if "source" in read:
+        check_ids(getattr(model, "encoder_embed", None) or model.embed, read["source"], "source")
     target, origin = getattr(model, "output_tokenizer", None), getattr(model, "tokenizer", None)
     sources = token_labels(origin, read["source"]) if "source" in read else ()
     return Prompt(first, token_labels(target, first), read, sources)
+
+
+def ids_tensor(prompt: Any) -> Tensor:  # (1, N)
+    """A sequence of ids as a row."""
+    if not isinstance(prompt, Sequence) or not all(isinstance(ident, int) for ident in prompt):
+        raise ConfigError(f"prompt: expected a text, a list of ids, or a tensor, got {prompt!r:.60}")
+    return torch.tensor([list(prompt)], dtype=torch.long)
 
 
 def token_labels(tokenizer: Any, x: Tensor) -> tuple[str, ...]:
@@ -99,6 +109,8 @@ def token_id(model: Any, token: str | int, tokenizer: Any = None) -> int:
         return token
     if tokenizer is None:
         raise ConfigError(f"token {token!r}: this model has no tokenizer; give an id")
+    if not token:
+        raise ConfigError("token '': it is empty; name one token, or an id")
     tries = [tokenizer.encode(each) for each in dict.fromkeys((token, f" {token}", token.strip()))]
     for ids in tries:
         if len(ids) == 1:

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.config.errors import ConfigError
 from regard.lens.attention_maps import AttentionView
 
 
@@ -117,6 +118,8 @@ def repeated_ids(vocabulary: Tensor, length: int, batch: int = 4, seed: int = 0)
 
     No id comes twice within a half, as long as the vocabulary allows (Olsson et al. 2022).
     """
+    if length < 1 or batch < 1 or not len(vocabulary):
+        raise ConfigError(f"length {length}, batch {batch}, {len(vocabulary)} ids: give at least one of each")
     chance = torch.Generator().manual_seed(seed)
     rounds = -(-length // len(vocabulary))
     rows = [

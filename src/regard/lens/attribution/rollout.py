@@ -24,6 +24,8 @@ TINY = 1e-12
 def attention_rollout(patterns: Sequence[Tensor], residual: bool = True) -> Tensor:  # L x (N, N) -> (N, N)
     """Attention rollout: row i is how much token i of the last layer has of each token of the first, if attention and
     residual connections only mix them."""
+    if not len(patterns):
+        raise ConfigError("patterns: there are none; give one (N, N) for each layer")
     shares = torch.eye(len(patterns[0]), dtype=patterns[0].dtype, device=patterns[0].device)
     for pattern in patterns:
         shares = mix_shares(shares, pattern @ shares, residual)

@@ -90,6 +90,7 @@ def neuron_words(model: Any, layer: int, unit: int, *, top_k: int = 10) -> Neuro
     """The words of a feed-forward unit: the tokens that its row of the output matrix promotes and suppresses through
     the final norm's gain and the head, and those whose embeddings excite it most."""
     model = unwrap_model(model)
+    check_count(top_k)
     mlp = find_mlp(model, layer)
     column = weight_of(mlp.down)[:, check_unit(mlp, layer, unit)]
     vectors, weight = map_to_head(model, column[None])
@@ -109,6 +110,7 @@ def search_neurons(
     """Search by word: the units whose output promotes it most, or, with `examples`, those in whose top examples it
     stands most often. A word of several tokens can be searched in examples alone."""
     model = unwrap_model(model)
+    check_count(top_k)
     layers = range(find_trunk(model).c.depth)
     scores: Tensor | None = None
     try:
@@ -176,6 +178,11 @@ def find_mlp(model: Any, layer: int) -> MLP:
         raise ConfigError(f"layer {layer}: trunk.mlp.kind is none, so it has no feed-forward, and no units")
     mlp: MLP = block.mlp
     return mlp
+
+
+def check_count(top_k: int) -> None:
+    if top_k < 1:
+        raise ConfigError(f"top_k: {top_k}; give 1 or more to name")
 
 
 def check_unit(mlp: MLP, layer: int, unit: int) -> int:

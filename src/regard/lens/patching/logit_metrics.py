@@ -59,6 +59,9 @@ def target_loss(targets: Tensor | Sequence[int] | int) -> LogitMetric:
         if wanted.shape[-1] != count:
             raise ConfigError(f"targets: {wanted.shape[-1]} ids, and the model answers at {count} places; give one for "
                               f"each, {IGNORED} where none counts")  # fmt: skip
+        if (strange := wanted[(wanted != IGNORED) & ((wanted < 0) | (wanted >= logits.shape[2]))]).numel():
+            raise ConfigError(f"targets: {int(strange[0])} is outside of the {logits.shape[2]} outputs of this model; "
+                              f"give numbers below, or {IGNORED} where none counts")  # fmt: skip
         each = wanted.to(logits.device).expand(rows, count) if wanted.dim() == 1 else rows_of(wanted, logits)
         lost = F.cross_entropy(logits.flatten(0, 1), each.flatten(), ignore_index=IGNORED, reduction="none")
         return lost.view(rows, count).sum(1) / (each != IGNORED).sum(1)

@@ -50,6 +50,8 @@ def patch_targets(model: Any, prompt: Prompt, parts: Sequence[str]) -> dict[str,
     """The addresses of each part, with their patches; a part that this model lacks is refused."""
     found: dict[str, list[PatchTarget]] = {}
     labels = position_labels(model, prompt)
+    if not parts:
+        raise ConfigError(f"parts: there are none; name one or more of {', '.join(PARTS)}")
     for part in (parts,) if isinstance(parts, str) else parts:
         side, _, name = part.rpartition(".")
         if name not in PARTS or side not in ("", *labels):

@@ -70,6 +70,8 @@ def patch_paths(
     """
     check_plain_sums(model := unwrap_model(model))
     model, given, base = read_pair(model, clean, corrupted, direction)
+    if not receivers:
+        raise ConfigError("receivers: there are none; name the input of a head such as 1.2.k, an MLP, or final")
     ends = [parse_receiver(model, name) for name in one_or_more(receivers)]
     starts = [parse_sender(model, name) for name in one_or_more(senders or all_senders(model, ends))]
     check_order(starts if senders else [], ends)
