@@ -1,8 +1,8 @@
-"""Decode attention in Triton: one new token a row over the filled slots of a KV cache.
+"""Decode attention in Triton: one new token per row over the filled slots of a KV cache.
 
-    q, k, v ── rotate ──► k and v into their slot; q over the slots before ──►   `attend_slots`, `merge_parts` if split
+    q, k, v ── rotate ──► k and v into their slot; q over earlier slots ──►   `attend_slots`, `merge_parts` if split
 
-`decode_step.py` calls these; `decode_kernels.py` says what `early` is. Letters: d channels of a head.
+`decode_step.py` calls these; `decode_kernels.py` explains `early`. Letters: d channels of a head.
 """
 
 import triton
@@ -14,8 +14,8 @@ def rotate_(
     x: tl.tensor, cos: tl.tensor, sin: tl.tensor, i: tl.tensor, inside: tl.tensor, turn: tl.constexpr,
     near: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
-    """Channels i of a head that begins at x, the first `turn` of them turned in pairs: of neighbours, or of halves."""
-    # the partner channel is loaded a second time: lanes of a Triton program cannot swap registers
+    """Channels i of a head that starts at x, the first `turn` of them rotated in pairs: of neighbours, or of halves."""
+    # the partner channel is loaded a second time: lanes of a Triton program cannot exchange registers
     whole = tl.load(x + i, mask=inside, other=0.0).to(tl.float32)
     if turn:
         if near:
@@ -39,7 +39,7 @@ def load_tile_(
 ) -> tl.tensor:  # fmt: skip
     """Keys and values of slots j, and which of them may be attended to.
 
-    All filled slots are loaded, masked ones too: to wait for the mask first would make two trips to memory of one.
+    All filled slots are loaded, masked ones too: waiting for the mask first would take two memory round trips.
     """
     known = (j < last) & (j != slot)
     there, at = known[:, None] & (i < d)[None, :], j[:, None] * d + i[None, :]
@@ -55,13 +55,13 @@ def online_softmax_(
     q: tl.tensor, keys: tl.tensor, values: tl.tensor, seen: tl.tensor, most: tl.tensor, total: tl.tensor,
     sums: tl.tensor, scale: tl.constexpr, many: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
-    """Running softmaxes take in more keys: of one query one for each slot of a tile, so that no slot waits for another;
-    or one for each of sixteen queries and more."""
-    values = tl.where(seen[:, None], values, 0.0)  # a slot never written may hold NaN, and 0 times NaN is NaN
+    """Online softmax over further keys: for one query a running softmax for each slot of a tile, so that slots do not
+    wait for each other; for sixteen queries or more one for each query."""
+    values = tl.where(seen[:, None], values, 0.0)  # an unused slot may hold NaN, and 0 times NaN is NaN
     if many == 1:
         score = tl.where(seen, tl.sum(keys.to(tl.float32) * q[None, :], 1) * scale, -float("inf"))
         peak = tl.maximum(most, score)
-        safe = tl.where(peak == -float("inf"), 0.0, peak)  # -inf - -inf would be NaN where nothing was seen yet
+        safe = tl.where(peak == -float("inf"), 0.0, peak)  # -inf - -inf would be NaN where there is no key yet
         shrink, weights = tl.exp(most - safe), tl.exp(score - safe)
         total = total * shrink + weights
         sums = sums * shrink[:, None] + weights[:, None] * values.to(tl.float32)
@@ -89,8 +89,8 @@ def attend_slots_(
 ) -> None:  # fmt: skip
     """One row, one group of heads, one part of the slots.
 
-    The new token's own score is where the running softmax begins, in the first part, which also writes its key and
-    value to its slot: no thread reads there what another may be writing. `many` heads of a group go together.
+    The new token's own score initialises the running softmax of the first part, which also writes its key and value to
+    the cache: no thread reads there what another may be writing. `many` heads of a group are processed together.
     """
     b, g, p = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     i, inside = tl.arange(0, wide), tl.arange(0, wide) < d
@@ -100,7 +100,7 @@ def attend_slots_(
     begin = p * part
     last = tl.minimum(capacity if ring else slot, begin + part)
     keys, values, seen = tile(k, v, order, real, begin + tl.arange(0, size), last, slot, place, i, d, window)
-    if early:  # older tokens are there since the last step
+    if early:  # older tokens were written in previous steps
         gdc_launch_dependents()
         gdc_wait()
     cos, sin, row = cos + b * angles, sin + b * angles, qkv + b * (heads + 2 * groups) * d
@@ -155,7 +155,7 @@ def merge_parts_(
     sums: tl.tensor, tops: tl.tensor, totals: tl.tensor, out: tl.tensor, d: tl.constexpr, wide: tl.constexpr,
     parts: tl.constexpr, few: tl.constexpr, early: tl.constexpr,
 ) -> None:  # fmt: skip
-    """The parts of one head together: each weighs as much as its softmax did."""
+    """Merge the parts of one head, each weighted by its softmax sum."""
     if early:
         gdc_launch_dependents()
         gdc_wait()

@@ -3,12 +3,12 @@
     x ── norm ──► W x + b ── activation, gate ── + x ──►   `linear_row`: one row, each program computes the norm again
                                                            `norm_row`, `linear_rows`, `sum_parts`: many, tensor cores
 
-A Hopper may begin a kernel before the last one has ended (`early`): then weights are on their way while it still adds
-up, and nothing that it makes is read before the wait. To prefetch more than the first tile before the wait was slower
-(505 us a step became 524): the loads take bandwidth from the kernel that is waited for.
+A Hopper GPU may start a kernel before the previous one has ended (`early`): weights are then loaded meanwhile, and no
+result of that kernel is read before the wait. Prefetching more than the first tile before the wait was slower (505 us a
+step became 524): the loads take bandwidth from the previous kernel.
 
-`decode_step.py` calls these, and those of `decode_attention.py`. Letters: n outputs, k inputs of a linear; rows are
-those of the batch. Sums are in one order that the shapes alone decide: a row's bits do not depend on the other rows.
+`decode_step.py` calls these, and those of `decode_attention.py`. Letters: n outputs, k inputs of a linear layer; rows
+are those of the batch. The order of sums depends on shapes only: a row's bits do not depend on the other rows.
 """
 
 import triton
@@ -19,7 +19,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 
 def activation_(x: tl.tensor, act: tl.constexpr) -> tl.tensor:
-    """The activations of `regard.core.layers`, by their names; in fp32, and rounded once where the result is stored."""
+    """The activations of `regard.core.layers` by name; in fp32, rounded once where the result is stored."""
     if act == "relu":
         x = tl.maximum(x, 0.0)
     elif act == "relu2":
@@ -49,7 +49,7 @@ def norm_gains_(
 
 
 def norm_stats_(every: tl.tensor, i: tl.tensor, k: tl.constexpr, eps: tl.constexpr, norm: tl.constexpr) -> tl.tensor:
-    """Mean and 1/deviation of a row. Two passes: a mean of squares less a squared mean loses digits."""
+    """Mean and 1/deviation of a row. Two passes: the mean of squares minus the squared mean loses digits."""
     mean = tl.sum(every, 0) / k if norm == "layer" else 0.0
     far = tl.where(i < k, every - mean, 0.0)
     return mean, tl.rsqrt(tl.sum(far * far, 0) / k + eps)
@@ -104,7 +104,7 @@ def linear_row_(
         if norm != "none":
             if start > 0:
                 times, plus = gains(gain, shift, j, k, offset, gained, shifted)
-            # rounded to 16 bits as the plain norm rounds its result: the same numbers meet the weights
+            # rounded to 16 bits as in the plain norm: products then have the same inputs
             given = ((given - mean) * by * times + plus).to(x.dtype.element_ty).to(tl.float32)
         if gated:
             gates += one.to(tl.float32) * given[None, :]
@@ -122,7 +122,7 @@ def linear_rows_(
     k: tl.constexpr, biased: tl.constexpr, act: tl.constexpr, gated: tl.constexpr, added: tl.constexpr,
     parts: tl.constexpr, bm: tl.constexpr, bn: tl.constexpr, bk: tl.constexpr, early: tl.constexpr,
 ) -> None:  # fmt: skip
-    """bm rows by bn outputs, with tensor cores; where inputs come in `parts`, the sum over one of them and no more."""
+    """bm rows by bn outputs, with tensor cores; with `parts` (split-K), the sum over one part of the inputs."""
     row, cols = tl.program_id(1) * bm + tl.arange(0, bm), tl.program_id(0) * bn + tl.arange(0, bn)
     here, there, from_ = row < rows, cols < n, x + row[:, None].to(tl.int64) * k
     base, gate_base = biases(bias, cols, n, biased, gated)
@@ -144,7 +144,7 @@ def linear_rows_(
     to = row[:, None].to(tl.int64) * n + cols[None, :]
     if parts > 1:
         to += tl.program_id(2).to(tl.int64) * rows * n
-        # stored apart and summed in order by `sum_parts`: atomic additions would come in any order, and bits with them
+        # stored separately and summed in order by `sum_parts`: atomic additions have no fixed order, so bits would vary
         tl.store(out + to, sums, mask=here[:, None] & there[None, :])
         return
     sums += base[None, :]
@@ -160,7 +160,7 @@ def sum_parts_(
     gained: tl.constexpr, shifted: tl.constexpr, biased: tl.constexpr, added: tl.constexpr, parts: tl.constexpr,
     size: tl.constexpr, early: tl.constexpr,
 ) -> None:  # fmt: skip
-    """The parts of `linear_rows` summed in order, with bias and what is added; and what the next norm makes of that."""
+    """Sum the parts of `linear_rows` in order, with bias and residual; and apply the next norm."""
     row, j = tl.program_id(0).to(tl.int64), tl.program_id(1) * size + tl.arange(0, size)
     base, _ = biases(bias, j, n, biased, False)
     times, plus = gains(gain, shift, j, n, offset, gained, shifted)
@@ -175,7 +175,7 @@ def sum_parts_(
         made += tl.load(add + row * n + j, mask=j < n, other=0.0).to(tl.float32)
     said = made.to(out.dtype.element_ty)
     tl.store(out + row * n + j, said, mask=j < n)
-    if norm != "none":  # of a row as it was stored, which is one program's
+    if norm != "none":  # the norm needs a stored row, of which one program has all columns
         said = said.to(tl.float32)
         mean, by = spread(said, j, n, eps, norm)
         tl.store(even + row * n + j, ((said - mean) * by * times + plus).to(out.dtype.element_ty), mask=j < n)
@@ -186,7 +186,7 @@ def norm_row_(
     offset: tl.constexpr, norm: tl.constexpr, gained: tl.constexpr, shifted: tl.constexpr, whole: tl.constexpr,
     early: tl.constexpr,
 ) -> None:  # fmt: skip
-    """The norm of one row, by itself: many programs would each have to make it again for all rows."""
+    """The norm of one row, computed once: otherwise many programs would repeat it for all rows."""
     row, i = tl.program_id(0).to(tl.int64), tl.arange(0, whole)
     times, plus = gains(gain, shift, i, k, offset, gained, shifted)
     if early:
@@ -204,7 +204,7 @@ def argmax_part_(
     logits: tl.tensor, barred: tl.tensor, tops: tl.tensor, places: tl.tensor, vocab: tl.constexpr, parts: tl.constexpr,
     size: tl.constexpr, early: tl.constexpr,
 ) -> None:  # fmt: skip
-    """The largest of one part of one row, the first of equals; no number at all counts as infinitely large."""
+    """The largest value of one part of one row, the first of ties; NaN counts as infinity."""
     b, p = tl.program_id(0).to(tl.int64), tl.program_id(1)
     j = p * size + tl.arange(0, size)
     never = tl.load(barred + j, mask=j < vocab, other=1) != 0
@@ -213,7 +213,7 @@ def argmax_part_(
         gdc_wait()
     x = tl.load(logits + b * vocab + j, mask=j < vocab, other=-float("inf")).to(tl.float32)
     x = tl.where(never, -float("inf"), x)
-    x = tl.where(x != x, float("inf"), x)  # NaN wins, so that `argmax_join` notices; tl.max would pass it over
+    x = tl.where(x != x, float("inf"), x)  # NaN wins, so that `argmax_join` detects it; tl.max would ignore it
     most = tl.max(x, 0)
     tl.store(tops + b * parts + p, most)
     tl.store(places + b * parts + p, tl.min(tl.where(x == most, j, vocab), 0))
@@ -223,7 +223,7 @@ def argmax_join_(
     tops: tl.tensor, places: tl.tensor, chosen: tl.tensor, ids: tl.tensor, broken: tl.constexpr, parts: tl.constexpr,
     few: tl.constexpr, early: tl.constexpr,
 ) -> None:  # fmt: skip
-    """The largest of all parts, as what is said and as what is read next; `broken` where it is not finite."""
+    """The argmax over all parts, as output and as the next input id; `broken` if the largest is not finite."""
     if early:
         gdc_launch_dependents()
         gdc_wait()
@@ -245,7 +245,7 @@ def begin_slot_(
     order: tl.tensor, real: tl.tensor, length: tl.tensor, next: tl.tensor, now: tl.tensor, slots: tl.tensor,
     capacity: tl.constexpr, ring: tl.constexpr,
 ) -> None:  # fmt: skip
-    """A slot for a row's new token. Launched without `early`: what comes after begins when this has ended, and may read
+    """The cache slot of a row's new token. Launched without `early`: later kernels start after its end, and may read
     the slot before any wait."""
     b = tl.program_id(0).to(tl.int64)
     place = tl.load(length + b)

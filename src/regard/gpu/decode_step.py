@@ -1,10 +1,10 @@
-"""One decode step of a trunk, one new token a row, in five to seven fused kernels a block instead of thirty.
+"""Decode step of a trunk, one new token per row, in five to seven fused kernels a block instead of thirty.
 
     norm, q k v ──► rotate, into the cache, attend ──► out, + x ──► norm, up, activation ──► down, + x
 
-A trunk is given the `FusedDecodeRunner` while a step is captured (`generation/cuda_graphs.py`). A part of a block that
-these kernels do not support runs as it is written: cross-attention, scores with a bias, weights with adapters or
-in a packed format.
+A trunk uses the `FusedDecodeRunner` while a step is captured (`generation/cuda_graphs.py`). Parts of a block that these
+kernels do not support run in plain torch: cross-attention, scores with a bias, weights with adapters or in a packed
+format.
 """
 
 import importlib.util
@@ -29,17 +29,17 @@ WIDEST = 32768  # inputs of a linear layer: one program holds a row's norm, all 
 # An H200 has 132 multiprocessors: with fewer programs some are idle, with a few more the last ones run alone.
 # Each part of a sum should have LEAST inputs.
 AT_ONCE, LEAST = 132, 128
-CHUNK = 1024  # logits that are compared together; one program over a whole vocabulary would leave the GPU idle
+CHUNK = 1024  # logits compared in one program; a single program for a whole vocabulary would leave the GPU idle
 PART, FEW = 128, 256  # slots of a part, where there are too few rows and heads to keep a GPU busy
 
 
 class FusedDecodeRunner(BlockRunner):
-    """Blocks in fused kernels, for one new token a row; what these do not support runs as it is written."""
+    """Runs blocks in fused kernels for one new token per row; unsupported parts run in plain torch."""
 
     def begin(self, cache: KVCache, tokens: TokenLayout) -> tuple[Tensor, TokenLayout]:
-        """A slot for each row's new token."""
+        """Reserve a slot for each row's new token."""
         fits, full = HAS_TRITON and cache.length.is_cuda, cache.used >= cache.capacity and not cache.reach
-        # a fresh cache has no older tokens to attend to, and a full one is refused by the plain way, in words
+        # a fresh cache has no older tokens, and for a full one the plain path raises the error
         if not fits or cache.fresh or full or tokens.count > 1 or tokens.is_real is not None:
             return super().begin(cache, tokens)
         from regard.gpu import decode_kernels
@@ -48,13 +48,13 @@ class FusedDecodeRunner(BlockRunner):
         decode_kernels.begin_slot[(len(slots),)](
             *tables, tokens.order.contiguous(), slots, cache.capacity, cache.reach > 0, num_warps=1
         )
-        cache.used += 1  # on the host; a replay counts for itself (`DecodeGraph.replay`)
+        cache.used += 1  # host counter; a replay updates it itself (`DecodeGraph.replay`)
         return slots, TokenLayout(order=cache.order, is_real=cache.real)
 
     def plan(
         self, trunk: Trunk, x: Tensor, masks: Masks, q: TokenLayout, k: TokenLayout, place: PreparedPosition | None
     ) -> Plan:
-        """Without a mask table where these kernels, which need none, do all the attending."""
+        """A plan without a mask table, where these kernels do all the attention."""
         mask = masks[k.is_real is not None, k.document is not None]
         told = place is None or place.biased or place.qk_offset is not None or mask_reach(mask) is None
         if (
@@ -81,7 +81,7 @@ class FusedDecodeRunner(BlockRunner):
 
 
 def first_norm(calls: list[BlockCall], x: Tensor) -> Norm | None:
-    """The norm that the next block begins with."""
+    """The norm at the start of the next block."""
     for block, scope, past in calls[:1]:
         if block_supported(block, scope) and not block.post_norm and can_attend(block.attn, scope, past[0], x):
             norm: Norm = block.attn_norm  # type: ignore[assignment]
@@ -90,7 +90,7 @@ def first_norm(calls: list[BlockCall], x: Tensor) -> Norm | None:
 
 
 def has_kernels(x: Tensor) -> bool:
-    """Whether the kernels take tensors like x: 16 bits, on CUDA, with Triton."""
+    """Whether the kernels support tensors like x: 16 bits, on CUDA, with Triton."""
     return HAS_TRITON and x.is_cuda and x.dtype in KINDS
 
 
@@ -101,11 +101,11 @@ def block_supported(block: Any, scope: Scope) -> bool:
 def run_block(
     block: Any, x: Tensor, even: Tensor | None, scope: Scope, past: Any, across: Any, then: Norm | None
 ) -> tuple[Tensor, Tensor | None]:
-    """The block's output, and its norm by `then` where the last kernel made that on the way; `even` is the norm of x,
-    if the block before made it.
+    """The block's output, and its norm by `then` if the last kernel computed it; `even` is the norm of x, if the block
+    before computed it.
 
-    With one row each kernel makes its own norm, since all of x is in one program's reach; with many rows every program
-    would make the norms of all of them again, so the kernel that adds the residual makes the next one.
+    With one row each kernel computes the norm itself, since one program reads all of x; with many rows every program
+    would repeat the norms of all rows, so the kernel that adds the residual computes the next norm.
     """
     post, mlp = block.post_norm, block.mlp
     plain = (
@@ -134,7 +134,7 @@ def run_block(
 
 
 def is_plain_linear(part: Any, x: Tensor) -> bool:
-    """A plain linear layer: no adapter is attached, and its weights are of the type of x.
+    """Whether a linear layer is plain: without adapter, with weights of the dtype of x.
 
     By exact type: a subclass (LoRA, a packed weight) computes something else in `forward`, which is not called here.
     """
@@ -144,7 +144,7 @@ def is_plain_linear(part: Any, x: Tensor) -> bool:
 
 
 def attention_supported(attn: Any, x: Tensor) -> bool:
-    """Whether the attention kernel computes what this layer computes."""
+    """Whether the attention kernel computes the same as this layer."""
     qkv = getattr(attn, "qkv", None)
     if (
         type(attn) is not Attention
@@ -161,7 +161,7 @@ def attention_supported(attn: Any, x: Tensor) -> bool:
 
 
 def can_attend(attn: Any, scope: Scope, past: Any, x: Tensor) -> bool:
-    """Whether it can here: with these positions, this mask, and a cache of keys and values in memory order."""
+    """Whether the kernel applies here: to these positions, this mask, and a contiguous KV cache."""
     where = (
         scope.position.qk_offset is None
         and not scope.position.biased
@@ -179,7 +179,7 @@ def can_attend(attn: Any, scope: Scope, past: Any, x: Tensor) -> bool:
 
 
 def mask_reach(mask: Mask) -> int | None:
-    """How far back a causal mask lets look, -1 for all the way; None where the mask is of another kind."""
+    """The reach of a causal mask, -1 for unlimited; None for other masks."""
     terms = mask.terms if isinstance(mask, And) else (mask,)
     if CAUSAL not in terms or any(term not in (CAUSAL, PADDING) and not isinstance(term, Window) for term in terms):
         return None
@@ -190,12 +190,12 @@ def mask_reach(mask: Mask) -> int | None:
 
 
 def fused_linear(x: Tensor, part: FusedLinear, norm: Norm | None, act: str = "none", gated: bool = False) -> Tensor:
-    """A linear layer with the norm before it, and the activation and the gate after it: (B, 1, k) -> (B, 1, n)."""
+    """A linear layer with the norm before it, and the activation and gate after it: (B, 1, k) -> (B, 1, n)."""
     return launch_linear(x, part.weight, part.full_bias(), norm, act, gated)
 
 
 def linear_residual(x: Tensor, part: FusedLinear, add: Tensor, then: Norm | None) -> tuple[Tensor, Tensor | None]:
-    """A linear layer plus the residual; and the next norm of that, where it is no more work."""
+    """A linear layer plus the residual; and the next norm of the sum, where it costs nothing extra."""
     # unsplit, a program has some columns of a row and a norm needs all: only the kernel that sums parts sees whole rows
     if len(x) == 1 or (parts := split_count(len(x), part)) == 1:
         return launch_linear(x, part.weight, part.full_bias(), add=add), None
@@ -203,7 +203,8 @@ def linear_residual(x: Tensor, part: FusedLinear, add: Tensor, then: Norm | None
 
 
 def decode_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """What F.linear gives; over a vocabulary whose size no power of two divides, that is slow for many rows."""
+    """F.linear; torch is slow for many rows with a vocabulary size not divisible by a power of two, which this
+    avoids."""
     fit = has_kernels(x) and x.dtype == weight.dtype and weight.is_contiguous() and weight.shape[1] <= WIDEST
     return launch_linear(x.contiguous(), weight, bias) if fit else F.linear(x, weight, bias)
 
@@ -212,7 +213,7 @@ def launch_linear(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, norm: Norm | None = None, act: str = "none",
     gated: bool = False, add: Tensor | None = None, parts: int = 1,
 ) -> Tensor:  # fmt: skip
-    """W x + b with all that stands around it; in `parts`, sums over some of the inputs each: (parts, B, n)."""
+    """Launch W x + b with norm, activation and residual; with `parts`, partial sums over the inputs: (parts, B, n)."""
     from regard.gpu import decode_kernels
 
     k, n, rows = weight.shape[1], len(weight) // (2 if gated else 1), x.shape[0]
@@ -244,9 +245,9 @@ def launch_linear(
 
 
 def split_count(rows: int, part: FusedLinear) -> int:
-    """Split-K: in how many parts a sum over inputs is made, for layers with too few outputs to keep a GPU busy.
+    """Split-K: the number of parts of a sum over inputs, for layers with too few outputs to keep a GPU busy.
 
-    By shapes alone, never by load, so that the order of additions and with it the bits stay.
+    By shapes only, never by load, so that the order of additions and with it the bits stay the same.
     """
     n, k = part.weight.shape
     bm, bn, *_ = matmul_tiles(rows, n)
@@ -255,7 +256,7 @@ def split_count(rows: int, part: FusedLinear) -> int:
 
 
 def sum_split(sums: Tensor, bias: Tensor | None, add: Tensor, then: Norm | None) -> tuple[Tensor, Tensor | None]:
-    """Parts (parts, B, n) together with what they are added to (B, 1, n), and what the norm makes of that."""
+    """Sum parts (parts, B, n) and the residual (B, 1, n), and apply the next norm."""
     from regard.gpu import decode_kernels
 
     (parts, rows, n), out = sums.shape, torch.empty_like(add)
@@ -294,12 +295,12 @@ def norm_arguments(norm: Norm | None) -> dict[str, Any]:
 
 
 def or_placeholder(x: Tensor, *some: Tensor | None) -> list[Tensor]:
-    """Something to point at for each: what is not there is not read."""
+    """A pointer for each argument: missing tensors are replaced by a placeholder that is not read."""
     return [x if one is None else one for one in some]
 
 
 def linear_tile(n: int, k: int) -> tuple[int, int, int]:
-    """Outputs and inputs that a program takes at a time, and its warps: the fastest, or nearly so, on an H200."""
+    """Outputs and inputs per program, and its warps: the fastest, or nearly so, on an H200."""
     if k >= 2048:
         return (2, 2048, 4) if k <= 4096 else (4, 1024, 4)
     if n >= 3072:
@@ -308,7 +309,7 @@ def linear_tile(n: int, k: int) -> tuple[int, int, int]:
 
 
 def matmul_tiles(rows: int, n: int) -> tuple[int, int, int, int, int]:
-    """Rows, outputs and inputs, warps, and loads in flight."""
+    """Rows, outputs and inputs per program, warps, and pipeline stages."""
     bm = 16 if rows <= 16 else 32 if rows <= 32 else 64
     if n >= 16384:
         return bm, 128, 64, 4, 3
@@ -316,7 +317,7 @@ def matmul_tiles(rows: int, n: int) -> tuple[int, int, int, int, int]:
 
 
 def greedy_token(logits: Tensor, barred: Tensor, ids: Tensor, broken: int) -> Tensor:  # (B, V), (V,) -> (B,)
-    """The likeliest id of each row, written to `ids` (B, 1) as well; `broken` where the largest logit is not finite."""
+    """The most likely id of each row, also written to `ids` (B, 1); `broken` if the largest logit is not finite."""
     from regard.gpu import decode_kernels
 
     rows, vocab = logits.shape
@@ -331,7 +332,7 @@ def greedy_token(logits: Tensor, barred: Tensor, ids: Tensor, broken: int) -> Te
 
 
 def attend_cache(attn: Attention, qkv: Tensor, scope: Scope, past: LayerKV) -> Tensor:  # (B, 1, H·d)
-    """The new token's key and value into the cache, and what its query finds there."""
+    """Write the new token's key and value to the cache, and attend over it."""
     from regard.gpu import decode_attention
 
     place, spec, slots = scope.position, scope.plan.spec, scope.cache_slots
@@ -361,10 +362,9 @@ def attend_cache(attn: Attention, qkv: Tensor, scope: Scope, past: LayerKV) -> T
 
 
 def attention_tile(programs: int, d: int) -> tuple[int, int, int]:
-    """Slots that are looked at together, warps, and loads in flight. A thread holds 64 sums; or 32, where there would
-    not be room for all programs at once.
+    """Slots per tile, warps, and pipeline stages. A thread holds 64 sums; or 32, if not all programs fit at once.
 
-    Deeper pipelines of loads take registers that more programs need, and were slower.
+    Deeper pipelines need registers that more programs could use, and were slower.
     """
     more = max(1, next_power_of_two(d) // 64)
     if programs < FEW:
@@ -373,7 +373,7 @@ def attention_tile(programs: int, d: int) -> tuple[int, int, int]:
 
 
 def programmatic_launch(x: Tensor) -> dict[str, bool]:
-    """Programmatic dependent launch (Hopper and later): a kernel may begin before the last one has ended.
+    """Programmatic dependent launch (Hopper and later): a kernel may start before the previous one has ended.
 
     It loads weights and older keys meanwhile, which no kernel of the step writes, and waits before it reads x.
     """
@@ -382,5 +382,5 @@ def programmatic_launch(x: Tensor) -> dict[str, bool]:
 
 
 def next_power_of_two(size: int) -> int:
-    """The power of two that it fits in."""
+    """The next power of two."""
     return 1 << max(0, size - 1).bit_length()

@@ -1,8 +1,8 @@
 """Causal linear attention on a GPU in one pass over q, k and v, forward and backward: `linear`, several times faster.
 
-In plain torch each chunk's scores and states are written to memory and read again, and at 64 channels a head that is
-where the time goes; `linear_attention_kernels` keeps them in registers. Without Triton, or where widths are no powers
-of two, `linear` uses `causal_scan`; both give the same to rounding (tests/gpu, bench/kernels.py).
+Plain torch writes each chunk's scores and states to memory and reads them again, which dominates at 64 channels a head;
+`linear_attention_kernels` keeps them in registers. Without Triton, or for widths that are not powers of two, `linear`
+uses `causal_scan`; results agree to rounding (tests/gpu, bench/kernels.py).
 """
 
 import importlib.util
@@ -14,17 +14,17 @@ from torch import Tensor
 from regard.core.kernels import AttentionSpec
 from regard.core.masks import CAUSAL, PADDING
 
-CHUNK, WARPS, STAGES = 64, 4, 2  # places in a chunk; the fastest of eleven ways on an H200 for each loop, or nearly so
-PROGRAMS = 1056  # as many segments over all heads keep a large GPU busy; more would write more states
+CHUNK, WARPS, STAGES = 64, 4, 2  # about the fastest of eleven configurations on an H200; CHUNK is in tokens
+PROGRAMS = 1056  # segments over all heads: as many keep a large GPU busy, more would write more states
 WIDTHS = (16, 32, 64, 128)
 HAS_TRITON_LINEAR = importlib.util.find_spec("triton") is not None
 
 
 def is_supported(q: Tensor, v: Tensor, spec: AttentionSpec) -> bool:
-    """Whether these loops can do it.
+    """Whether the kernels support this call.
 
-    fp16 has no room for weights divided by the sum of a long text, and fp32 gains nothing. Keys and values must be as
-    wide as each other: compiled by Triton 3.6, the gradient of queries is wrong for 32 and 64, though not interpreted.
+    fp16 cannot represent weights divided by the sum of a long text, and fp32 gains nothing. Keys and values must have
+    equal width: compiled by Triton 3.6, the gradient of queries is wrong for 32 and 64, though not in the interpreter.
     """
     plain = spec.mask in (CAUSAL, CAUSAL & PADDING) and spec.k.is_real is None and not spec.cached
     known = q.dtype == torch.bfloat16 and q.shape[-1] == v.shape[-1] in WIDTHS
@@ -32,13 +32,13 @@ def is_supported(q: Tensor, v: Tensor, spec: AttentionSpec) -> bool:
 
 
 def empty_heads_last(like: Tensor, width: int) -> Tensor:
-    """(B, H, N, width) lying as (B, N, H, width), in the order in which heads are joined again."""
+    """An empty (B, H, N, width) tensor in the memory order (B, N, H, width), in which heads are concatenated."""
     batch, heads, count, _ = like.shape
     return like.new_empty(batch, count, heads, width).transpose(1, 2)
 
 
 def split_segments(q: Tensor) -> tuple[int, int]:
-    """How many, and how many places each has: chunks by a power of two, so that few loops are ever compiled."""
+    """The number of segments, and their length: chunks times a power of two, so that few kernels are compiled."""
     batch, heads, count, _ = q.shape
     chunks = -(-count * batch * heads // (PROGRAMS * CHUNK))
     length = CHUNK << max(0, chunks - 1).bit_length()
@@ -46,7 +46,7 @@ def split_segments(q: Tensor) -> tuple[int, int]:
 
 
 def launch_kernel(loop: str, q: Tensor, v: Tensor, *given: Any) -> None:
-    """One loop over all segments of all heads."""
+    """Launch one kernel over all segments of all heads."""
     from regard.gpu import linear_attention_kernels
 
     parts, length = split_segments(q)
@@ -63,7 +63,7 @@ def triton_dtypes() -> dict[torch.dtype, Any]:
 
 
 def empty_states(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """Room for S (B·H, segments, d, e) and z (B·H, segments, d)."""
+    """Empty states S (B·H, segments, d, e) and z (B·H, segments, d)."""
     heads, count = q.shape[0] * q.shape[1], split_segments(q)[0]
     sums = q.new_empty(heads, count, q.shape[3], v.shape[3], dtype=torch.float32)
     return sums, q.new_empty(heads, count, q.shape[3], dtype=torch.float32)
@@ -82,7 +82,7 @@ def exclusive_sums(x: Tensor, after: bool = False) -> Tensor:
 
 @torch.library.custom_op("regard::swift", mutates_args=())
 def linear_attention_forward(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """out (B, H, N, e), the sums of weights (B, H, N), and what segments began with."""
+    """out (B, H, N, e), the sums of weights (B, H, N), and the initial state of each segment."""
     out, whole, (sums, totals) = (
         empty_heads_last(q, v.shape[3]),
         q.new_empty(q.shape[:3], dtype=torch.float32),
@@ -139,11 +139,11 @@ torch.library.register_autograd("regard::swift", backward, setup_context=save_fo
 
 
 def channels_contiguous(x: Tensor) -> Tensor:
-    """Channels side by side, as the loops read them."""
+    """The tensor with contiguous channels, as the kernels read them."""
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def linear_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """The mean of values weighed by phi(q)·phi(k) over all that came before."""
+    """The mean of values weighted by phi(q)·phi(k) over all previous tokens."""
     made: Tensor = linear_attention_forward(channels_contiguous(q), channels_contiguous(k), channels_contiguous(v))[0]
     return made

@@ -1,12 +1,12 @@
-"""Triton kernels of causal linear attention, five, each over one segment of one head, chunk after chunk.
+"""Triton kernels of causal linear attention: five, each over one segment of one head, chunk by chunk.
 
     phi(x) = elu(x) + 1       S = sum of phi(k) v'       z = sum of phi(k)       out = phi(q) S / phi(q) z
 
-A segment begins with what all segments before it have summed (or, in backward, all after it), so segments need not wait
-for each other, and nothing but the outputs and one state a segment is stored. `linear_attention.py` calls these.
+A segment starts from the sum of all segments before it (in backward, after it), so segments run independently, and only
+the outputs and one state per segment are stored. `linear_attention.py` calls these.
 
-Letters: d channels of q and k, e of v; `size` places in a chunk, `length` in a segment, `count` in all. A tensor comes
-with its three strides (row, head, place); rows past the end are read as zeros and never written.
+Letters: d channels of q and k, e of v; `size` tokens in a chunk, `length` in a segment, `count` in all. A tensor has
+three strides (row, head, token); rows past the end are read as zeros and never written.
 """
 
 import triton
@@ -25,7 +25,7 @@ def phi_grad_(x: tl.tensor) -> tl.tensor:
 def load_rows_(
     x: tl.tensor, steps: tl.tensor, heads: tl.tensor, place: tl.tensor, count: tl.tensor, width: tl.constexpr
 ) -> tl.tensor:
-    """(size, width) the rows of this head at these places, in fp32."""
+    """(size, width) the rows of this head at these positions, in fp32."""
     head = tl.program_id(0)
     x += (head // heads).to(tl.int64) * steps[0] + (head % heads) * steps[1]
     where = x + place[:, None].to(tl.int64) * steps[2] + tl.arange(0, width)[None, :]
@@ -48,12 +48,12 @@ def store_rows_(
 
 
 def query_offsets_(x: tl.tensor, place: tl.tensor, count: tl.tensor) -> tl.tensor:
-    """Where one number for each query of this head stands."""
+    """The offset of a per-query number of this head."""
     return x + tl.program_id(0).to(tl.int64) * count + place
 
 
 def state_offsets_(sums: tl.tensor, totals: tl.tensor, d: tl.constexpr, e: tl.constexpr) -> tl.tensor:
-    """Where this segment's state (d, e) and its total (d) stand."""
+    """The offsets of this segment's state (d, e) and its total (d)."""
     one = tl.program_id(0).to(tl.int64) * tl.num_programs(1) + tl.program_id(1)
     i, j = tl.arange(0, d), tl.arange(0, e)
     return sums + one * d * e + i[:, None] * e + j[None, :], totals + one * d + i
@@ -132,7 +132,7 @@ def query_grads_(
     heads: tl.tensor, count: tl.tensor, length: tl.constexpr, d: tl.constexpr, e: tl.constexpr, size: tl.constexpr,
     kind: tl.constexpr,
 ) -> None:  # fmt: skip
-    """The gradient of the queries, from the states that the answers were made with."""
+    """The gradient of the queries, from the states of the forward pass."""
     at_s, at_z = state(sums, totals, d, e)
     s, z = tl.load(at_s), tl.load(at_z)
     for start in range(0, length, size):
@@ -157,7 +157,7 @@ def key_value_grads_(
     dks: tl.tensor, dvs: tl.tensor, heads: tl.tensor, count: tl.tensor, length: tl.constexpr, d: tl.constexpr,
     e: tl.constexpr, size: tl.constexpr, kind: tl.constexpr,
 ) -> None:  # fmt: skip
-    """The gradients of keys and values, going back from the end of the segment: a key is heard by those after it."""
+    """The gradients of keys and values, from the end of the segment backwards: a key affects the queries after it."""
     at_s, at_z = state(sums, totals, d, e)
     s, z = tl.load(at_s), tl.load(at_z)
     for back in range(size, length + size, size):

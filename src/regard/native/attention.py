@@ -1,4 +1,4 @@
-"""The decode attention kernel in C: a few queries over a long cache; empty and forbidden slots are not even read."""
+"""The decode attention kernel in C: a few queries over a long cache; empty and masked slots are not read."""
 
 import torch
 from torch import Tensor
@@ -6,7 +6,7 @@ from torch import Tensor
 from regard.core.kernels import KERNELS, AttentionArgs, AttentionSpec, Kernel, Plan
 from regard.native import library
 
-MOST = 8  # queries of a row: beyond, a product of matrices pays
+MOST = 8  # queries of a row: beyond, matrix products are faster
 
 
 def unsupported_reason(spec: AttentionSpec) -> str:
@@ -20,7 +20,7 @@ def unsupported_reason(spec: AttentionSpec) -> str:
 
 
 def preferred_reason(spec: AttentionSpec) -> str:
-    """Where the library is loaded already, and a past or a source is there to be read."""
+    """Preferred where the library is already loaded, and there is a cache or an encoder's memory to read."""
     if torch.compiler.is_compiling() or not library.is_loaded():
         return ""
     return "a few queries, over what is filled alone" if spec.k is not spec.q and not unsupported_reason(spec) else ""
@@ -31,7 +31,7 @@ def native_attention(q: Tensor, k: Tensor, v: Tensor, plan: Plan, args: Attentio
     return library.decode_attention(q, k, v, table, args.scale)
 
 
-# Not to be named in a config: it is there for "auto", where a text grows.
+# Cannot be configured by name: only "auto" chooses it, in generation.
 KERNELS["native_decode"] = Kernel(
     "native_decode",
     native_attention,

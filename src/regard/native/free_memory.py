@@ -1,4 +1,4 @@
-"""Free memory: the bytes that this process may still take, as Linux tells them; infinite where nothing is told."""
+"""Free memory: the bytes that this process may still allocate on Linux; infinite where unknown."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ SYSTEM, CONTAINER = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
 
 
 def free_memory_bytes() -> float:
-    """What is available to the system, or what a container leaves where this process is in one."""
+    """The system's available memory, or the remaining limit of a container."""
     return min(free_system_bytes(), free_container_bytes())
 
 

@@ -1,14 +1,14 @@
-"""panels.c as a library, and its functions on tensors: compiled on this machine, cached, loaded on demand.
+"""The C library of CPU kernels, panels.c, and its functions on tensors: compiled here, cached, loaded on demand.
 
     panels.c ── cc -O3 -march=native ──► $REGARD_CACHE/native/panels-3f9a…-77c1….so ──► map_f32, ..., attend
                                                               source, content
 
-It shares torch's threads, so the two never wait for each other. Without a compiler, or with REGARD_NATIVE=0, there is
-no library, and torch does the work; the same on systems other than Linux, which can not load a file by descriptor.
+It shares torch's thread pool, so the two never compete. Without a compiler, or with REGARD_NATIVE=0, there is no
+library and torch does the work; the same on systems other than Linux, which cannot load a file by descriptor.
 
-To load a library is to run it. A name may lead elsewhere between a check and its use, a descriptor may not: the folder
-and the file are opened once, without following links, checked by what was opened, and loaded by that descriptor. The
-sha256 in the name tells a torn or changed file, which is built again.
+Loading a library executes it. A path may change between a check and its use, a descriptor cannot: the folder and the
+file are opened once, without following links, checked by descriptor, and loaded by it. The SHA-256 in the name reveals
+an incomplete or changed file, which is built again.
 """
 
 import ctypes
@@ -33,10 +33,10 @@ from torch import Tensor
 from regard.files import atomic
 from regard.files.content_cache import cache_dir
 
-LARGEST = 1 << 26  # bytes: a file that is larger is not this library
+LARGEST = 1 << 26  # bytes: larger files are not this library
 SOURCE = Path(__file__).with_name("panels.c")
 COMPILER_FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-fopenmp", "-fPIC", "-shared", "-nostartfiles")
-WIDE = ("-mprefer-vector-width=512",)  # x86 compilers shy away from the widest vectors unless told
+WIDE = ("-mprefer-vector-width=512",)  # x86 compilers avoid the widest vectors by default
 POINTER, NUMBER = ctypes.c_void_p, ctypes.c_int
 SHAPES = {
     **{f"map_{kind}": [POINTER] * 7 + [NUMBER] for kind in ("f32", "bf16", "int8")},
@@ -50,18 +50,18 @@ SHAPES = {
 }
 
 
-LOADED: list[Any] = []  # the library, or None, once it was asked for
+LOADED: list[Any] = []  # the library or None, once loading was tried
 
 
 def load_library() -> Any:
-    """The loaded library, or None where there can be none."""
+    """The loaded library, or None if it cannot be loaded."""
     if not LOADED:
         LOADED.append(open_library())
     return LOADED[0]
 
 
 def is_loaded() -> bool:
-    """Whether it was asked for, and is there."""
+    """Whether it has been loaded successfully."""
     return bool(LOADED) and LOADED[0] is not None
 
 
@@ -79,7 +79,7 @@ def open_library() -> Any:
     except UntrustedFolderError as problem:
         warnings.warn(f"{problem}; torch does the work of the library in C", stacklevel=4)
         return None
-    except (OSError, subprocess.SubprocessError):  # a folder that cannot be written, a compiler that cannot
+    except (OSError, subprocess.SubprocessError):  # unwritable folder, or failing compiler
         return None
     for name, kinds in SHAPES.items():
         function = getattr(made, name)
@@ -88,7 +88,7 @@ def open_library() -> Any:
 
 
 def find_openmp() -> str | None:
-    """The file of the OpenMP that torch has loaded, if it is GNU's."""
+    """The OpenMP library that torch has loaded, if it is GNU's."""
     try:
         maps = Path("/proc/self/maps").read_text()
     except OSError:
@@ -98,11 +98,11 @@ def find_openmp() -> str | None:
 
 
 class UntrustedFolderError(PermissionError):
-    """A folder in which others could put a library of theirs."""
+    """Raised for a folder in which other users could place a library."""
 
 
 def open_built_library(compiler: str) -> Any:
-    """Load the library by its descriptor, which stays open: the loader knows a library by the name it was opened by."""
+    """Load the library by its descriptor, which stays open: the loader identifies a library by its path."""
     folder = open_folder(cache_dir(None) / "native")
     try:
         made = load_descriptor(build_library(folder, compiler))
@@ -120,12 +120,12 @@ def load_descriptor(library: int) -> Any:
 
 
 def open_folder(path: Path) -> int:
-    """A descriptor of the folder, made unless it is there, that only we may write to: no link, and not another's."""
+    """A descriptor of the folder, created if missing, that only this user may write to: no link, no other owner."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError as problem:
-        if problem.errno not in (errno.ELOOP, errno.ENOTDIR):  # what O_NOFOLLOW says of a link
+        if problem.errno not in (errno.ELOOP, errno.ENOTDIR):  # errors of O_NOFOLLOW for a link
             raise
         raise UntrustedFolderError(
             f"{path}: a link or a file, where what is loaded must be in a folder of our own"
@@ -140,9 +140,9 @@ def open_folder(path: Path) -> int:
 
 
 def build_library(folder: int, compiler: str) -> int:
-    """A descriptor of the library's file in the folder, made unless it is there and whole.
+    """A descriptor of the library's file in the folder, built if missing or damaged.
 
-    Its name says for which source, compiler and processor it is, and the sha256 of its content.
+    Its name contains hashes of source, compiler and processor, and the SHA-256 of its content.
     """
     flags = (*COMPILER_FLAGS, *(WIDE if platform.machine() == "x86_64" else ()))
     told = subprocess.run([compiler, "--version"], capture_output=True, check=True, timeout=20).stdout
@@ -154,15 +154,15 @@ def build_library(folder: int, compiler: str) -> int:
             library = open_verified(folder, name)
             if library is not None:
                 return library
-            with suppress(OSError):  # torn, changed, or never ours: no reason to look at it again
+            with suppress(OSError):  # incomplete, changed or foreign: do not check it again
                 os.unlink(name, dir_fd=folder)
     return compile_into(folder, f"panels-{key[:16]}", [compiler, *flags])
 
 
 def open_verified(folder: int, name: str) -> int | None:
-    """A descriptor of a file in the folder, if it is ours, a plain file, and has the content that its name says."""
+    """A descriptor of a file in the folder, if we own it, it is a regular file, and its content matches its name."""
     try:
-        library = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)  # never wait for a pipe
+        library = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)  # no wait for pipes
     except OSError:
         return None
     about = os.fstat(library)
@@ -179,14 +179,14 @@ def library_digest(library: int) -> str:
 
 
 def compile_into(folder: int, name: str, words: list[str]) -> int:
-    """Compile the source in a temporary folder inside the folder, and move the library out of it, synced and whole.
+    """Compile the source in a temporary subfolder, and move the library out of it, synced and complete.
 
-    Every path begins at the descriptor of the folder: its name could lead elsewhere by now.
+    All paths are relative to the folder's descriptor: its name could lead elsewhere by now.
     """
     place = Path(f"/proc/{os.getpid()}/fd/{folder}")
     atomic.recover_folders(place)
     with atomic.temporary_folder(place / name) as desk:
-        # -nodefaultlibs: OpenMP is torch's own, found when the library is loaded
+        # -nodefaultlibs: use torch's OpenMP, resolved when the library is loaded
         words = [*words, "-o", "panels.so", str(SOURCE.resolve()), "-lm", "-nodefaultlibs"]
         subprocess.run(words, cwd=desk, capture_output=True, check=True, timeout=120)
         library = os.open(desk / "panels.so", os.O_RDONLY | os.O_NOFOLLOW)
@@ -197,7 +197,7 @@ def compile_into(folder: int, name: str, words: list[str]) -> int:
 
 
 def processor_features() -> bytes:
-    """What this processor can do: a folder may be shared by several machines."""
+    """The processor's features: several machines may share a folder."""
     try:
         lines = Path("/proc/cpuinfo").read_bytes().splitlines()
     except OSError:
@@ -206,11 +206,11 @@ def processor_features() -> bytes:
 
 
 KINDS = {torch.float32: "map_f32", torch.bfloat16: "map_bf16", torch.int8: "map_int8"}
-MAX_ROWS = 16  # rows up to which a product waits for memory, and not for the adder
+MAX_ROWS = 16  # rows up to which a product is limited by memory bandwidth, not by arithmetic
 
 
 def can_multiply(x: Tensor) -> bool:
-    """Whether these are rows for `packed_linear`: on the CPU, in fp32, and without gradients."""
+    """Whether `packed_linear` can take these rows: on the CPU, in fp32, without gradients."""
     return (
         x.device.type == "cpu" and x.dtype == torch.float32 and x.numel() > 0
         and not (torch.is_grad_enabled() and x.requires_grad)
@@ -218,7 +218,7 @@ def can_multiply(x: Tensor) -> bool:
 
 
 def pack_panels(weight: Tensor) -> Tensor:
-    """A weight (N, K), however it lies, in the order in which it is read: (N/P, K, P, 1), in bf16 (N/P, K/2, P, 2)."""
+    """Pack a weight (N, K) of any strides in the order of reading: (N/P, K, P, 1), in bf16 (N/P, K/2, P, 2)."""
     made, pair = load_library(), 2 if weight.dtype == torch.bfloat16 else 1
     short, odd = -len(weight) % made.side(), weight.shape[1] % 2
     weight = F.pad(weight, (0, odd, 0, short)) if short or odd else weight
@@ -229,21 +229,22 @@ def pack_panels(weight: Tensor) -> Tensor:
 
 
 def unpack_panels(table: Tensor, N: int, K: int) -> Tensor:
-    """The weight (N, K) that lies in panels."""
+    """The weight (N, K) of packed panels."""
     return table.transpose(1, 2).reshape(len(table) * table.shape[2], -1)[:N, :K]
 
 
 def gather_rows(table: Tensor, ids: Tensor, K: int) -> Tensor:
-    """Some rows (..., K) of a weight that lies in panels."""
+    """Some rows (..., K) of a packed weight."""
     return table[ids // table.shape[2], :, ids % table.shape[2]].flatten(-2)[..., :K]
 
 
 def packed_linear(
     x: Tensor, table: Tensor, N: int, scale: Tensor | None, bias: Tensor | None, into: Tensor | None = None
 ) -> Tensor:
-    """x (..., K) by the panels of a weight (N, K) -> (..., N), each row as if it were alone; or `into` such a table.
+    """x (..., K) times a packed weight (N, K) -> (..., N), each row independent of the others; or written `into` a
+    table.
 
-    More than a few rows are rounded to bf16 where the weight is, or is bytes, and the processor can multiply so.
+    Beyond a few rows x is rounded to bf16 if the weight is bf16 or int8 and the processor has bf16 products.
     """
     x = (F.pad(x, (0, 1)) if x.shape[-1] % 2 else x).contiguous()
     out = x.new_empty(*x.shape[:-1], N) if into is None else into
@@ -258,10 +259,10 @@ def packed_linear(
 
 
 def decode_attention(q: Tensor, k: Tensor, v: Tensor, table: Tensor | None, scale: float) -> Tensor:
-    """softmax(q k'·scale + table) v for a few queries; only slots that the table allows are read.
+    """softmax(q k'·scale + table) v for a few queries; only allowed slots are read.
 
-    q (B, H, Q, d), k (B, G, K, d), v (B, G, K, e); the table broadcasts to (B, H, Q, K), True or what is added. Where k
-    and v have fewer rows, each serves as many of q's, one after the other: beams of one text, which share its source.
+    q (B, H, Q, d), k (B, G, K, d), v (B, G, K, e); the table broadcasts to (B, H, Q, K), boolean or additive. If k and
+    v have fewer rows, each serves several consecutive rows of q: beams of one text, which share its source.
     """
     q, k, v = q.contiguous(), *(each if each.stride(-1) == 1 else each.contiguous() for each in (k, v))
     (B, H, Q, d), (sources, G, K, e) = q.shape, v.shape
@@ -291,7 +292,7 @@ def decode_attention(q: Tensor, k: Tensor, v: Tensor, table: Tensor | None, scal
 
 
 def logsumexp_rows(logits: Tensor) -> Tensor:
-    """The logarithm of the sum of e^x over each row: (R, V) -> (R, 1)."""
+    """logsumexp over each row: (R, V) -> (R, 1)."""
     if not is_readable(logits):
         return logits.logsumexp(-1, keepdim=True)
     out = logits.new_empty(len(logits), 1)
@@ -300,7 +301,7 @@ def logsumexp_rows(logits: Tensor) -> Tensor:
 
 
 def topk_rows(table: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """A few of the largest numbers of each row of a table at hand, the largest first, and their places: (R, count)."""
+    """The largest numbers of each row, largest first, and their indices: (R, count)."""
     best = table.new_empty(len(table), count)
     places = torch.empty_like(best, dtype=torch.long)
     sizes = (ctypes.c_long * 3)(*table.shape, count)
@@ -309,9 +310,9 @@ def topk_rows(table: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def copy_slots(table: Tensor, rows: Tensor, start: int, end: int, alike: Tensor) -> None:
-    """In place, slots from `start` to `end` of each row of a table (B, H, S, d) become those of row rows[b].
+    """In place, copy slots `start` to `end` of row rows[b] to each row b of a table (B, H, S, d).
 
-    The first `alike` (B,) of them are the same already: in C they are left where they are.
+    The first `alike` (B,) of them are equal already, and not copied in C.
     """
     if start >= end:
         return
@@ -326,5 +327,5 @@ def copy_slots(table: Tensor, rows: Tensor, start: int, end: int, alike: Tensor)
 
 
 def is_readable(table: Tensor) -> bool:
-    """Whether a table lies as the library reads it, and the library is there."""
+    """Whether the library is loaded and can read a table of these strides."""
     return is_loaded() and table.device.type == "cpu" and table.dtype == torch.float32 and table.is_contiguous()

@@ -2,14 +2,15 @@
 
     pack_model(model)          fp32   the same outputs to rounding, the same memory
     pack_model(model, "bf16")  half the memory, half the time of a token
-    pack_model(model, "int8")  a quarter; each row of a weight has a scale of its own
+    pack_model(model, "int8")  a quarter; each row of a weight has its own scale
 
-    F.linear(x, packed)        by panels, in C; without a compiler as torch does it
-    F.embedding(ids, packed)   those rows alone, in fp32
-    anything else              the plain fp32 tensor that it stands for
+    F.linear(x, packed)        by panels, in C; without a compiler in torch
+    F.embedding(ids, packed)   the selected rows, in fp32
+    any other operation        on the unpacked fp32 tensor
 
-A decode step multiplies a few rows by all the weights and waits for memory; prefill and wide beams wait for the adder.
-Both run in C (`regard.native.library`). Tied weights stay tied. Not for training, which needs the numbers themselves.
+A decode step multiplies a few rows by all weights and is limited by memory bandwidth; prefill and wide beams are
+limited by arithmetic. Both run in C (`regard.native.library`). Tied weights stay tied. Not for training, which needs
+the original weights.
 """
 
 from collections.abc import Callable
@@ -28,12 +29,12 @@ WEIGHT_FORMATS = ("fp32", "bf16", "int8")
 
 
 class PackedWeight(Tensor):
-    """A weight (N, K) as `kept` numbers: fp32, bf16, or bytes with a `scale` for each row. They lie in panels where
-    there is a library that multiplies them."""
+    """A weight (N, K) stored as `kept`: fp32, bf16, or int8 with a `scale` for each row; packed in panels if the
+    library is available."""
 
     kept: Tensor
     scale: Tensor | None
-    rows: int  # N, without asking torch
+    rows: int  # N, without calling torch
 
     @staticmethod
     def __new__(cls, kept: Tensor, scale: Tensor | None = None, shape: torch.Size | None = None) -> "PackedWeight":
@@ -50,7 +51,7 @@ class PackedWeight(Tensor):
         return self.kept.dim() > 2
 
     def to_fp32(self) -> Tensor:
-        """The fp32 numbers that it stands for."""
+        """The fp32 values."""
         N, K = self.shape
         numbers = (library.unpack_panels(self.kept, N, K) if self.is_paneled else self.kept).float()
         return numbers if self.scale is None else numbers * self.scale[:, None]
@@ -69,7 +70,7 @@ class PackedWeight(Tensor):
     def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         if function in SAME or function is torch.ops.aten.to.dtype and args[1] == torch.float32:
             return args[0]
-        if function is torch.ops.aten.new_empty.default:  # of its kind, not of its numbers
+        if function is torch.ops.aten.new_empty.default:  # an empty tensor of the same kind
             return torch.empty(args[1], **{"dtype": torch.float32, "device": "cpu", **(kwargs or {})})
         args, kwargs = tree_map(
             lambda each: each.to_fp32() if isinstance(each, PackedWeight) else each, (args, kwargs or {})
@@ -81,7 +82,7 @@ SAME = {torch.ops.aten.detach.default, torch.ops.aten.alias.default}
 
 
 def linear_into(table: Tensor) -> Callable[[Tensor, Tensor, Tensor | None], Tensor]:
-    """A product that is written over a table of its shape: new memory, page by page, costs as much as a layer."""
+    """A product written into an existing table: allocating memory page by page costs as much as a layer."""
 
     def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         fits = isinstance(weight, PackedWeight) and table.shape == (len(x), len(weight))
@@ -91,14 +92,14 @@ def linear_into(table: Tensor) -> Callable[[Tensor, Tensor, Tensor | None], Tens
 
 
 def packed_matmul(x: Tensor, weight: PackedWeight, bias: Tensor | None = None, into: Tensor | None = None) -> Tensor:
-    """x (..., K) by a held weight (N, K), and a bias; `into` a table that is there already, if it may be."""
+    """x (..., K) times a packed weight (N, K), plus a bias; written `into` an existing table if possible."""
     if torch.is_grad_enabled() and (x.requires_grad or bias is not None and bias.requires_grad):
         return F.linear(x, weight.to_fp32(), bias)
     if weight.is_paneled and library.can_multiply(x):
         return library.packed_linear(x, weight.kept, weight.rows, weight.scale, bias, into)
     if weight.is_paneled or weight.kept.dtype == torch.float32:
         return F.linear(x, weight.to_fp32(), bias)
-    said = F.linear(x.bfloat16(), weight.kept.bfloat16()).float()  # a byte is exact in bf16
+    said = F.linear(x.bfloat16(), weight.kept.bfloat16()).float()  # int8 is exact in bf16
     said = said if weight.scale is None else said.mul_(weight.scale)
     return said if bias is None else said.add_(bias)
 
@@ -114,7 +115,7 @@ def packed_embedding(ids: Tensor, weight: PackedWeight) -> Tensor:
 
 
 def pack_weight(weight: Tensor, kind: str, paneled: bool = True) -> PackedWeight:
-    """A plain fp32 weight in this kind; one that is only looked up needs no panels."""
+    """Pack an fp32 weight in this format; an embedding that is only looked up needs no panels."""
     scale: Tensor | None = None
     if kind == "int8":
         kept, scale = quantize_int8(weight)
@@ -126,36 +127,36 @@ def pack_weight(weight: Tensor, kind: str, paneled: bool = True) -> PackedWeight
 
 
 def quantize_int8(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Bytes, and how much a step of each row is worth: the largest number of a row becomes 127."""
+    """Quantize to int8 with a scale for each row: its largest absolute value becomes 127."""
     weight = weight.detach().float()
     scale = weight.abs().amax(1).clamp(min=torch.finfo(torch.float32).tiny) / 127
     return (weight / scale[:, None]).round_().to(torch.int8), scale
 
 
 LARGE = 8_000_000  # weights
-HALVES = (torch.bfloat16, torch.float16)  # types that are converted to be packed, a tensor at a time
+HALVES = (torch.bfloat16, torch.float16)  # dtypes that are converted before packing, one tensor at a time
 
 
 def pack_model(model: nn.Module, weights: str = "fp32") -> None:
-    """Hold the weights of every map so, in place; a model is asked then, and neither trained nor saved."""
+    """Pack the weights of every linear layer in place; the model is then for inference, not for training or saving."""
     if weights not in WEIGHT_FORMATS:
         raise config.ConfigError(f"weights: no {weights!r}; there are {', '.join(WEIGHT_FORMATS)}")
     check_packable(model)
     parts = [part for part in model.modules() if isinstance(part, nn.Linear | nn.Embedding)]
-    model.__dict__["layout"] = None  # a packed copy beside them has nothing to be a copy of
+    model.__dict__["layout"] = None  # disable a packed copy of the original weights
     asked, done = {id(part.weight) for part in parts if isinstance(part, nn.Linear)}, dict[int, nn.Parameter]()
     for part in parts:
         if (name := id(part.weight)) not in done:  # tied weights stay tied
             plain = part.weight.detach().float()
             done[name] = nn.Parameter(pack_weight(plain, weights, paneled=name in asked), requires_grad=False)
         part.weight = done[name]
-    for each in (*model.parameters(), *model.buffers()):  # what lies between packed weights is fp32
+    for each in (*model.parameters(), *model.buffers()):  # all other tensors are fp32
         if each.dtype in HALVES:
             each.data = each.data.float()
 
 
 def is_worth_packing(model: nn.Module) -> bool:
-    """Whether laying out pays: fp32 on the CPU, and more weights than its caches hold."""
+    """Whether packing pays: fp32 on the CPU, and more weights than its caches hold."""
     every = list(model.parameters())
     plain = all(each.device.type == "cpu" and each.dtype == torch.float32 for each in every)
     return plain and is_large_model(model)
@@ -182,7 +183,7 @@ def refuse_packed(model: nn.Module, verb: str) -> None:
 
 
 def packed_format(model: nn.Module) -> str | None:
-    """How the weights are held that were laid out, if any were."""
+    """The format of packed weights, if there are any."""
     found: Any = next((each for each in model.parameters() if isinstance(each, PackedWeight)), None)
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""The report of a run: report.html, one page with curves, samples and heads, opened without a server."""
+"""The report of a run: report.html, one page with curves, samples and attention maps, opened without a server."""
 
 from regard.report.page import write_report
 

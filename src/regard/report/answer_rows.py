@@ -1,4 +1,4 @@
-"""Rows of predictions by the kind of task: a text as people read it, with predictions for all or for parts of it."""
+"""Prediction rows by kind of task: a readable text, with predictions for all or parts of it."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,11 +12,11 @@ from regard.tasks.task import Task
 
 LONGEST = 90  # tokens of a text that are shown
 Row = dict[str, Any]
-Text = list[Any]  # strings, and places: {"said": ..., "meant": ..., "right": ...}
+Text = list[Any]  # strings, and predictions: {"said": ..., "meant": ..., "right": ...}
 
 
 def rows_with_labels(batch: TaskBatch) -> list[int]:
-    """The rows in which something is asked: a short text may have nothing hidden."""
+    """The rows with labels: a short text may have no masked token."""
     count = len(batch["ids"])
     if "labels" not in batch:
         return list(range(count))
@@ -43,7 +43,7 @@ def classification_rows(
 
 
 def text_sides(example: TaskExample, tokenizer: Any) -> list[Text]:
-    """A text, or both texts of a pair, cut where they are too long to be shown."""
+    """A text, or both texts of a pair, shortened for display."""
     ids, segment = example["ids"], example.get("segment") or [0] * len(example["ids"])
     parts = [[id for id, side in zip(ids, segment, strict=True) if side == which] for which in sorted(set(segment))]
     return [[tokenizer.decode(part[:LONGEST]) + ("…" if len(part) > LONGEST else "")] for part in parts]
@@ -53,7 +53,7 @@ def text_sides(example: TaskExample, tokenizer: Any) -> list[Text]:
 
 
 def mask_rows(task: Task, model: Any, batch: TaskBatch, examples: Sequence[TaskExample], tokenizer: Any) -> list[Row]:
-    """Texts with gaps, and what is said in each."""
+    """Texts with masks, and the prediction at each."""
     said = model_outputs(model, batch)
     words, follows = said if task.c.next_sentence else (said, None)
     rows: list[Row] = [
@@ -90,20 +90,20 @@ def text_with_gaps(task: Task, ids: Sequence[int], best: Sequence[int], labels: 
 
 
 def token_addition(tokenizer: Any, ids: Sequence[int], place: int, id: int) -> str:
-    """What a token adds to the text before it, its space included."""
+    """The text that a token adds to the one before it, with its space."""
     before = tokenizer.decode(ids[:place])
     after: str = tokenizer.decode([*ids[:place], id])
     return after[len(before) :] if after.startswith(before) else f" {tokenizer.decode([id])}"
 
 
 def printable_gap(text: str, id: int, tokenizer: Any) -> str:
-    """A word in a gap; a space or a part of a character as tokenizers draw it."""
+    """The prediction for a mask, printable: spaces and partial characters as symbols."""
     bare = text.strip()
     return bare if bare and "\ufffd" not in bare else str(tokenizer.token_text(id))
 
 
 def merge_strings(text: Text) -> Text:
-    """Strings that stand beside each other as one."""
+    """Join adjacent strings."""
     found: Text = []
     for part in text:
         if isinstance(part, str) and found and isinstance(found[-1], str):
@@ -114,7 +114,7 @@ def merge_strings(text: Text) -> Text:
 
 
 def tag_rows(task: Task, model: Any, batch: TaskBatch, examples: Sequence[TaskExample], tokenizer: Any) -> list[Row]:
-    """Words, each with its name; the usual one, that names nothing, is not worth a mark."""
+    """Words with their tags; the most frequent tag, which marks no entity, is not shown."""
     names, rows = task.c.classes, []
     for example, best in zip(examples, model_outputs(model, batch).argmax(-1).tolist(), strict=True):
         ids, labels, text = example["ids"][:LONGEST], example["labels"], Text()
@@ -129,7 +129,7 @@ def tag_rows(task: Task, model: Any, batch: TaskBatch, examples: Sequence[TaskEx
 
 
 def qa_rows(task: Task, model: Any, batch: TaskBatch, examples: Sequence[TaskExample], tokenizer: Any) -> list[Row]:
-    """A question, and the text around the answer that is given to it."""
+    """A question, and the context around the predicted answer."""
     said, meant, rows = task.answers(model, batch)["loss"], task.expected_answers(batch)["loss"], []
     for example, a, b in zip(examples, said, meant, strict=True):
         ids, outside = example["ids"], [place for place, at in enumerate(example["from"]) if at < 0]
@@ -142,20 +142,20 @@ def qa_rows(task: Task, model: Any, batch: TaskBatch, examples: Sequence[TaskExa
 
 
 def answer_context(example: TaskExample, first: int, last: int, right: bool, tokenizer: Any) -> Text:
-    """The text on both sides of an answer, and the answer marked in it."""
+    """The context on both sides of an answer, and the answer marked in it."""
     ids, inside = example["ids"], [place for place, at in enumerate(example["from"]) if at >= 0]
     first, last = (first, last) if last else (inside[0], inside[0])
     start, stop = max(inside[0], first - LONGEST // 2), min(inside[-1] + 1, last + LONGEST // 2)
-    ends = [tokenizer.decode(ids[start:place]) for place in (first, last, stop)]  # of the text from the start on
+    ends = [tokenizer.decode(ids[start:place]) for place in (first, last, stop)]  # each from the start
     before, told, after = ends[0], ends[1][len(ends[0]) :], ends[2][len(ends[1]) :]
     bare = told.strip()
-    left, rest = told.split(bare, 1) if bare else (told, "")  # its spaces are not marked
+    left, rest = told.split(bare, 1) if bare else (told, "")  # spaces around the answer are not marked
     answer = [left, *([{"text": bare, "right": right}] if bare else []), rest]
     return merge_strings(["… " * (start > inside[0]) + before, *answer, after + " …" * (stop <= inside[-1])])
 
 
 def tokens_of_span(example: TaskExample, start: int, stop: int) -> tuple[int, int]:
-    """From which to which token a stretch of characters goes; nowhere: before the first."""
+    """The first and last token of a character span; (0, 0) outside the text."""
     inside = [place for place, (a, b) in enumerate(zip(example["from"], example["upto"], strict=True))
               if a >= 0 and a < stop and b > start]  # fmt: skip
     return (inside[0], inside[-1] + 1) if inside else (0, 0)
@@ -167,7 +167,7 @@ def tokens_of_span(example: TaskExample, start: int, stop: int) -> tuple[int, in
 def generation_rows(
     task: Task, model: Any, batch: TaskBatch, examples: Sequence[TaskExample], tokenizer: Any
 ) -> list[Row]:
-    """What is read, and what the model makes of it by itself, the likeliest token after the other."""
+    """Inputs, and the model's own generation, by greedy decoding."""
     most = batch["labels"].shape[1] + 8
     begin = batch["ids"][:, :1]
     sources = {name: batch[name] for name in ("source", "source_real") if name in batch}
@@ -189,7 +189,7 @@ def generation_rows(
 
 
 def mark_gaps(task: Task, ids: Sequence[int], tokenizer: Any) -> str:
-    """A text in which the marks of gaps are seen, and no other special token."""
+    """A text with visible mask tokens, and no other special token."""
     shown = {*task.specials.sentinels, task.specials.roles.get("mask")}
     text, run = "", list[int]()
     for id in [*ids, None]:

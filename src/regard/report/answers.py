@@ -1,11 +1,10 @@
-"""The report's predictions on validation data, beside the labels: some rows, and all of them in one table.
+"""Predictions of the report on validation data, beside the labels: some rows, and a summary of all.
 
-The rows that the run held out are read again, as training read them. Where that cannot be done any more, a sentence
-says why: nothing is made up.
+The validation rows are read again as in training. If that is no longer possible, a sentence gives the reason.
 
     {"asked": [["the film was a ", {"said": "joy", "meant": "delight", "right": false}]], "said": ..., "meant": ...}
 
-A text is a list of strings, and of places where something was predicted.
+A text is a list of strings and predictions.
 """
 
 import warnings
@@ -26,22 +25,22 @@ from regard.tasks.metrics import confusion_matrix
 from regard.tasks.task import Task
 from regard.training.data.read import IMAGE_TEXT_READERS, Reporter, ValidationExamples, read_run_data
 
-PICTURES, MANY, AT_ONCE = 12, 1024, 64  # rows of what is no text, of how many, and how many are asked together
-SHOWN, TRIED = 6, 24  # rows on the page, and rows they are chosen from: nothing may be hidden in a short one
-TOKENS = 65_536  # that are read for the table of all answers
+PICTURES, MANY, AT_ONCE = 12, 1024, 64  # rows shown for data other than text, rows they are chosen from, batch size
+SHOWN, TRIED = 6, 24  # rows on the page, and candidates for them: a short row may have no masked token
+TOKENS = 65_536  # tokens evaluated for the summary
 CLASSES, POINTS = 12, 400
 
 
 @dataclass(frozen=True)
 class AnswerSection:
-    """What the page shows, and the rows as a batch for the sections on heads and tokens."""
+    """The section's content, and the rows as a batch for the sections on heads and tokens."""
 
     shown: dict[str, Any]
     batch: TaskBatch | None = None
 
 
 def answer_section(run: LoggedRun, model: Any, tokenizer: Any, task: config.Task) -> AnswerSection:
-    """Answers to what was kept back; nothing for tasks whose samples say it already."""
+    """Predictions on validation data; empty for tasks whose samples show them already."""
     if isinstance(task, config.NextToken | config.Translation):
         return AnswerSection({})
     try:
@@ -55,7 +54,7 @@ def answer_section(run: LoggedRun, model: Any, tokenizer: Any, task: config.Task
 
 
 def validation_examples(run: LoggedRun, tokenizer: Any) -> ValidationExamples:
-    """The rows that the run was validated on."""
+    """The validation rows of the run."""
     if run.recipe is None:
         raise config.DataError("which data were read is not known without config.toml")
     sources = (*run.recipe.data.sources, *run.recipe.data.validations)
@@ -72,7 +71,7 @@ def validation_examples(run: LoggedRun, tokenizer: Any) -> ValidationExamples:
 
 def text_answers(validation: ValidationExamples, model: Any, tokenizer: Any) -> AnswerSection:
     task, rows = validation.task, validation.rows
-    right = replace(task, rows=replace(task.rows, side="right"))  # rows begin where texts begin
+    right = replace(task, rows=replace(task.rows, side="right"))  # rows start with the text
     examples: list[TaskExample] = [rows[place] for place in spread_indices(len(rows), TRIED)]
     batch = right.collate(examples, data.seeded_generator(0, "report"))
     able = rows_with_labels(batch)
@@ -86,7 +85,7 @@ def text_answers(validation: ValidationExamples, model: Any, tokenizer: Any) -> 
 
 
 def input_answers(validation: ValidationExamples, model: Any) -> AnswerSection:
-    """The same of what is no text: the worst come first, half of what is shown, and then some from everywhere."""
+    """Predictions for data other than text: half of the rows have the largest errors, the others are spread evenly."""
     task, rows, device = validation.task, validation.rows, next(model.parameters()).device
     tried = spread_indices(len(rows), MANY)
     far = [each for some in in_chunks(tried, AT_ONCE) for each in prediction_errors(task, model, task.collate_eval(
@@ -102,13 +101,13 @@ def input_answers(validation: ValidationExamples, model: Any) -> AnswerSection:
 
 
 def spread_indices(count: int, most: int) -> list[int]:
-    """Places among so many, from everywhere alike: files are often sorted."""
+    """Evenly spaced indices, since files are often sorted."""
     some = min(count, most)
     return [place * count // some for place in range(some)]
 
 
 def answer_summary(validation: ValidationExamples, model: Any) -> dict[str, Any]:
-    """All answers, or as many as an evaluation on the way reads: classes in a table, numbers on a plane."""
+    """All predictions, or as many as an evaluation reads: a confusion matrix, or points of numbers."""
     task, device = validation.task, next(model.parameters()).device
     if not isinstance(task.c, config.Classification | config.Regression):
         return {}
@@ -124,7 +123,7 @@ def answer_summary(validation: ValidationExamples, model: Any) -> dict[str, Any]
 
 
 def confusion_section(task: Task, predictions: Sequence[int], labels: Sequence[int]) -> dict[str, Any]:
-    """Which classes were taken for which; the most frequent ones, where there are many."""
+    """Confusion matrix, restricted to the most frequent classes if there are many."""
     names: tuple[str, ...] = task.c.classes
     counts = confusion_matrix(predictions, labels, names)
     totals = {name: sum(row.values()) for name, row in counts.items()}

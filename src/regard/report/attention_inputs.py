@@ -1,6 +1,6 @@
-"""Inputs for the report's attention maps: one row for the maps, some for head roles, each as the model takes it.
+"""Attention map inputs of the report: one row for the maps, some for head roles, in the model's input format.
 
-next token           the sentence asked for, or the model's own text
+next token           the requested sentence, or the model's own text
 translate            the same sentence as a source, or one from the samples, and its translation
 everything else      the same sentence, or a row of the validation data
 """
@@ -19,13 +19,13 @@ from regard.report.run_data import LoggedRun
 from regard.tasks.collate import TaskBatch, TaskSpecialTokens
 from regard.tasks.losses import MODEL_INPUTS
 
-MANY = 12  # rows for roles
+MANY = 12  # rows for head roles
 LEAST = 4  # tokens
 
 
 @dataclass(frozen=True)
 class ShownInput:
-    """`one` row without padding, and `some`; `note` says where it comes from."""
+    """Inputs: `one` row without padding, and `some`; `note` names their source."""
 
     one: TaskBatch
     some: TaskBatch
@@ -33,7 +33,7 @@ class ShownInput:
 
 
 def attention_input(run: LoggedRun, model: Any, tokenizer: Any, batch: TaskBatch | None, most: int) -> ShownInput:
-    """DataError where there is nothing to read."""
+    """The input of the attention section; DataError if there is none."""
     asked, note = requested_sentence(run, tokenizer)
     if model.encoder is not None:
         return seq2seq_input(run, model, asked, note, batch, most)
@@ -52,7 +52,7 @@ def attention_input(run: LoggedRun, model: Any, tokenizer: Any, batch: TaskBatch
 
 
 def requested_sentence(run: LoggedRun, tokenizer: Any) -> tuple[str | None, str]:
-    """The sentence that the recipe asks for, or why it is not read."""
+    """The sentence in the recipe, or the reason why it is not used."""
     asked = None if run.recipe is None else run.recipe.report.sentence
     try:
         tokenizer.encode(asked or "")
@@ -69,7 +69,7 @@ def join_notes(*notes: str) -> str:
 
 
 def single_text_input(run: LoggedRun, tokenizer: Any, text: str | None, note: str, most: int) -> ShownInput:
-    """The sentence, or the model's own words; the roles are read on all of its last samples."""
+    """The sentence, or the model's own text; head roles use all of its last samples."""
     samples = run.last_samples if run.samples else []
     if text is None and samples:
         middle = sorted(samples, key=lambda sample: sample["temperature"])[len(samples) // 2]
@@ -88,7 +88,7 @@ def single_text_input(run: LoggedRun, tokenizer: Any, text: str | None, note: st
 
 
 class TranslatedPair(NamedTuple):
-    """A text, what the model makes of it, and that in ids with the token that ends it."""
+    """A source text, its translation, and the translation's ids with the end token."""
 
     source: str
     text: str
@@ -108,7 +108,7 @@ def seq2seq_input(
 
 
 def translated_pairs(run: LoggedRun, model: Any, text: str | None, note: str) -> list[TranslatedPair]:
-    """What the model makes of the sentence that is asked for, and what it made of others in its last samples."""
+    """The model's translation of the requested sentence, and those in its last samples."""
     translator, most, pairs = Translator(model), context_window(model, model.generation_limits), []
     if text:
         best = translator([text], {})[0]
@@ -117,17 +117,17 @@ def translated_pairs(run: LoggedRun, model: Any, text: str | None, note: str) ->
         ids = (*translator.speaks.encode(line["text"]), translator.task.target["eos"])
         pairs.append(
             TranslatedPair(line["source"], line["text"], ids[:most])
-        )  # bytes that were no text are more when read back
+        )  # invalid bytes become more tokens when encoded again
     if not pairs:
         raise config.DataError(f"{note or 'there is no sentence to translate'}; set report.sentence")
     return pairs
 
 
 def collate_pairs(model: Any, pairs: list[TranslatedPair]) -> TaskBatch:
-    """Texts and their translations as training lays them out."""
+    """Texts and translations as a training batch."""
     translator = Translator(model)
     sources = [translator.reads.encode(pair.source) for pair in pairs]
-    batch = translator.task.batch(sources, [pair.ids[:-1] for pair in pairs])  # the last token is never read
+    batch = translator.task.batch(sources, [pair.ids[:-1] for pair in pairs])  # the last token is never an input
     batch["ids"][:, 0] = translator.begin
     return batch
 
@@ -136,7 +136,7 @@ def collate_pairs(model: Any, pairs: list[TranslatedPair]) -> TaskBatch:
 
 
 def first_row(batch: TaskBatch, most: int) -> TaskBatch:
-    """The first row as far as it is shown, without its padding; all that is left is real, whatever its id."""
+    """The first row without padding, truncated for display."""
     tables = [name for name in ("ids", "source", "segment") if name in batch]
     kept = {name: batch[name][:1, real_mask(batch, name)][:, :most] for name in tables}
     whole = {"ids": "real", "source": "source_real"}

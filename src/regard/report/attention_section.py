@@ -1,8 +1,7 @@
 """The report's attention section: attention maps, head roles and similarity, and the alignment of a translation.
 
-Heads whose queries are the same tokens and whose keys are the same stand in one group: an encoder's, a decoder's, those
-of cross-attention. A head is called by layer and number: 3.1 is the second of the fourth layer; with an encoder beside
-it, the name also says which of the two it is in.
+Heads with the same query and key tokens form a group: those of the encoder, of the decoder, of cross-attention. A head
+is named by layer and index: 3.1 is the second of the fourth layer; in an encoder-decoder the name also has the stack.
 """
 
 import base64
@@ -26,7 +25,7 @@ MAX_ALIGNED_TOKENS = 40  # tokens on either side
 
 
 def alignment_section(run: LoggedRun, model: Any, tokenizer: Any, task: config.Task) -> dict[str, Any]:
-    """The picture's numbers; `absent` says why there is none, and other tasks have nothing to say. #: S157"""
+    """The alignment of a translation; `absent` gives the reason if there is none; empty for other tasks. #: S157"""
     if not isinstance(task, config.Translation):
         return {}
     try:
@@ -47,11 +46,11 @@ def alignment_section(run: LoggedRun, model: Any, tokenizer: Any, task: config.T
 
 LONGEST = 64  # tokens of the sentence whose maps are drawn
 ROOM = 900_000  # bytes for all maps
-COMPARED = 256  # heads that are compared one by one
+COMPARED = 256  # heads that are compared pairwise
 
 
 def attention_section(run: LoggedRun, model: Any, tokenizer: Any, batch: TaskBatch | None) -> dict[str, Any]:
-    """The parts of the page about heads; `absent` says in a sentence why they are not there."""
+    """The page's content about heads; `absent` is a sentence on why it is missing."""
     try:
         if isinstance(model, DualEncoder):
             raise config.ConfigError("towers have two, each with its own input; regard.looking shows them")
@@ -65,7 +64,7 @@ def attention_section(run: LoggedRun, model: Any, tokenizer: Any, batch: TaskBat
 
 
 def max_shown_tokens(run: LoggedRun, model: Any) -> int:
-    """As many tokens as the model was trained on, and as there is room for on the page."""
+    """The number of tokens shown: the training length, limited by the space on the page."""
     context = 512 if run.recipe is None else run.recipe.train.context
     heads = sum(model.c.trunk.heads)
     heads = heads if model.c.encoder is None else 2 * heads + sum(model.c.encoder.trunk.heads)
@@ -95,19 +94,19 @@ def head_maps(model: Any, tokenizer: Any, read: ShownInput) -> dict[str, Any]:
 
 
 def other_inputs(inputs: TaskBatch) -> TaskBatch:
-    """What a model reads besides ids."""
+    """The model inputs besides ids."""
     return {name: table for name, table in inputs.items() if name != "ids"}
 
 
 def group_views(views: list[AttentionView]) -> dict[str, list[AttentionView]]:
-    """Attentions by whose they are, as a reader meets them: the encoder's, the decoder's own, those across."""
+    """Attention maps by group: the encoder's, the decoder's self-attention, cross-attention."""
     names = dict.fromkeys(stack_of(view.where) for view in views)
     order = sorted(names, key=lambda name: STACK_ORDER.index(name) if name in STACK_ORDER else 0)
     return {name: [view for view in views if stack_of(view.where) == name] for name in order}
 
 
 def pack_maps(name: str, views: list[AttentionView], reads: Any, speaks: Any) -> dict[str, Any]:
-    """One group's maps, with the tokens along both sides."""
+    """One group's maps, with the tokens of both axes."""
     view = views[0]
     queries, keys = (reads if name == "encoder" else speaks), (speaks if name == "decoder" else reads)
     return {
@@ -122,7 +121,7 @@ def pack_maps(name: str, views: list[AttentionView], reads: Any, speaks: Any) ->
 
 
 def token_labels(read: TrunkInput, tokenizer: Any) -> list[str]:
-    """The tokens of the first row as they are called: words, or places."""
+    """Labels of the tokens of the first row: text, or positions."""
     if read.ids is None or tokenizer is None:
         return image_rows.patch_labels(read)
     return [tokenizer.token_text(id) for id in read.ids[0].tolist()]
@@ -139,7 +138,7 @@ def head_description(head: lens.HeadSummary, several: bool) -> dict[str, Any]:
 
 
 def head_likeness(views: list[AttentionView], several: bool) -> dict[str, Any]:
-    """How alike heads are, within their groups; of some layers only, where heads are very many."""
+    """Similarity of heads within groups; of some layers only, if there are very many heads."""
     every = -(-sum(each.pattern.shape[1] for each in views) // COMPARED)
     views = views[::every]
     values = lens.head_similarity(views)
@@ -153,7 +152,7 @@ def head_likeness(views: list[AttentionView], several: bool) -> dict[str, Any]:
 
 
 def pack_bytes(values: Tensor) -> str:
-    """Numbers from 0 to 1 as bytes, in base64: a thousandth is not seen in a picture."""
+    """Numbers from 0 to 1 as base64 bytes, which is precise enough for a picture."""
     return base64.b64encode((values.clamp(0, 1) * 255).round().to(torch.uint8).numpy().tobytes()).decode()
 
 
@@ -162,7 +161,7 @@ PLACES = {"encoder.attn": "encoder", "trunk.attn": "decoder", "trunk.cross": "ac
 
 
 def stack_of(where: str) -> str:
-    """Whose attention it is: trunk.3.cross is the decoder's look across."""
+    """The group of an attention layer; trunk.3.cross is cross-attention of the decoder."""
     trunk, _, side = where.rsplit(".", 2)
     return PLACES.get(f"{trunk}.{side}", trunk)
 

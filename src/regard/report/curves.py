@@ -1,10 +1,10 @@
-"""The report's curves and training diagnostics: a long log becomes a few hundred points that look the same.
+"""Training curves and diagnostics of the report: a long log is downsampled to a few hundred points of the same shape.
 
-A curve is thinned by keeping the lowest and the highest point of every stretch, so that no spike is lost, and its
-ends. The smooth line is made from all points before any is dropped.
+Downsampling keeps the minimum and maximum of every interval, so that no spike is lost, and both ends. The smoothed line
+is computed from all points first.
 
-Diagnostics (gradients and updates by layer, entropy of every head) have a column for each time they were taken; a layer
-or head that is missing at one time is a gap.
+Diagnostics (gradients and updates by layer, entropy of every head) have a column for each measurement; a layer or head
+without a value is a gap.
 """
 
 import math
@@ -15,16 +15,16 @@ from typing import Any
 from regard.report import attention_section
 from regard.report.run_data import LoggedRun
 
-MAX_POINTS = 1200  # of one curve, at most
-SPEEDS = 160  # stretches that the speed is measured over
+MAX_POINTS = 1200  # most points of a curve
+SPEEDS = 160  # intervals over which the speed is measured
 
-KNOWN = {"step", "eval_loss", "eval_tokens", "seconds", "whole", "best"}  # of an evaluation; the rest are scores
+KNOWN = {"step", "eval_loss", "eval_tokens", "seconds", "whole", "best"}  # fields of an evaluation; the rest are scores
 
 Curve = dict[str, list[float | None]]
 
 
 def training_curves(run: LoggedRun) -> dict[str, Any]:
-    """Everything that is drawn over steps or seconds, with the numbers themselves."""
+    """All curves over steps or seconds, with their numbers."""
     steps = run.steps
     return {
         "loss": log_curve(steps, "loss", smooth=True),
@@ -44,7 +44,7 @@ def training_curves(run: LoggedRun) -> dict[str, Any]:
 
 
 def log_curve(lines: list[dict[str, Any]], name: str, smooth: bool = False) -> Curve:
-    """Steps, seconds and values of one number in the log; what is not finite is a gap."""
+    """Steps, seconds and values of one quantity in the log; non-finite values are gaps."""
     lines = [line for line in lines if is_number(line.get(name))]
     values = [float(line[name]) for line in lines]
     keep = downsample(values, MAX_POINTS)
@@ -60,7 +60,7 @@ def log_curve(lines: list[dict[str, Any]], name: str, smooth: bool = False) -> C
 
 
 def downsample(values: list[float], most: int) -> list[int]:
-    """Indices of at most `most` values: the ends, and the extremes of every stretch between."""
+    """Indices of at most `most` values: the ends, and the extremes of every interval between."""
     if len(values) <= most:
         return list(range(len(values)))
     stretches = (most - 2) // 2
@@ -73,21 +73,21 @@ def downsample(values: list[float], most: int) -> list[int]:
 
 
 def smooth_values(values: list[float]) -> list[float]:
-    """The mean over a stretch around each value, a fiftieth of the curve wide; what is not finite is passed over."""
+    """Moving average over a fiftieth of the curve; non-finite values are skipped."""
     radius = len(values) // 100
     known = [(value, 1) if math.isfinite(value) else (0.0, 0) for value in values]
     sums = [0.0, *accumulate(value for value, _ in known)]
     counts = [0, *accumulate(one for _, one in known)]
     found = []
     for i in range(len(values)):
-        reach = min(radius, i)  # as far on both sides, so that a slope stays one; the last values lean on those before
+        reach = min(radius, i)  # symmetric, so that slopes are preserved; the last values average only earlier ones
         start, stop = i - reach, min(i + reach, len(values) - 1) + 1
         found.append((sums[stop] - sums[start]) / max(counts[stop] - counts[start], 1))
     return found
 
 
 def speed_curve(steps: list[dict[str, Any]]) -> Curve:
-    """Tokens a second, over stretches of the run."""
+    """Tokens per second, over intervals of the run."""
     timed = [line for line in steps if isinstance(line.get("tokens"), int) and isinstance(line.get("seconds"), float)]
     found: Curve = {"step": [], "seconds": [], "value": []}
     width = max(1, len(timed) // SPEEDS)
@@ -102,20 +102,20 @@ def speed_curve(steps: list[dict[str, Any]]) -> Curve:
 
 
 def median_value(curve: Curve) -> float | None:
-    """The value in the middle: a pause does not move it."""
+    """The median value, which pauses do not affect."""
     values = sorted(value for value in curve["value"] if value is not None)
     return values[len(values) // 2] if values else None
 
 
 def clip_events(steps: list[dict[str, Any]]) -> dict[str, Any]:
-    """How often the gradient was clipped, and where: as many steps as can be told apart in a picture."""
+    """The number of clipped steps, and some of them, as many as a picture can show."""
     where = [line["step"] for line in steps if line.get("clipped") is True]
     every = max(1, len(where) // 300)
     return {"count": len(where), "of": len(steps), "step": where[::every]}
 
 
 def skip_events(steps: list[dict[str, Any]]) -> dict[str, Any]:
-    """The steps that were not taken, in full by their reasons, and some of them where they were."""
+    """Skipped steps: all counts by reason, and the positions of some."""
     lines = [line for line in steps if isinstance(line.get("skipped"), str)]
     every = max(1, len(lines) // 300)
     return {
@@ -127,7 +127,7 @@ def skip_events(steps: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def score_names(evaluations: list[dict[str, Any]]) -> list[str]:
-    """The names of the scores that evaluations have, in their order."""
+    """The names of the scores in evaluations, in order."""
     names = dict.fromkeys(name for line in evaluations for name in line)
     return [name for name in names if name not in KNOWN and any(is_number(line.get(name)) for line in evaluations)]
 
@@ -137,18 +137,18 @@ def is_number(value: Any) -> bool:
 
 
 def round_figures_5(value: float) -> float | None:
-    """Five figures are more than an eye can see."""
+    """Round to five digits, more than a plot can show."""
     return float(f"{value:.5g}") if math.isfinite(value) else None
 
 
-LOOKS = 96  # columns, at most
-PARTS = ("encoder_embed", "embed", "encoder", "trunk", "head")  # as they follow each other
+LOOKS = 96  # most columns
+PARTS = ("encoder_embed", "embed", "encoder", "trunk", "head")  # in the order of computation
 
 
 def diagnostics_section(run: LoggedRun) -> dict[str, Any]:
-    """Tables of numbers with the names of their rows; empty where none were taken."""
+    """Tables of diagnostics with row names; empty if none were measured."""
     every = -(-len(run.looks) // LOOKS)
-    looks = run.looks[::-1][:: every or 1][::-1]  # the last one is always among them
+    looks = run.looks[::-1][:: every or 1][::-1]  # the last measurement is always included
     told = [look["health"] for look in looks]
     layers = sorted({name for look in told for name in named_table(look, "layers")}, key=layer_order)
     heads = sorted({(where, head) for look in told for where, some in named_table(look, "heads").items()
@@ -185,12 +185,12 @@ def entry_at(some: Any, place: int) -> Any:
 
 
 def round_or_none(value: Any) -> float | None:
-    """What is not finite is written as a word, and drawn as a gap."""
+    """A number, or None for a non-finite one, which the log writes as a string."""
     return round_figures_5(float(value)) if is_number(value) else None
 
 
 def head_order(head: tuple[str, int]) -> tuple[int, int, int]:
-    """Heads by whose they are, then layer by layer."""
+    """Sort key of heads: by stack, then layer."""
     whose, layer = attention_section.stack_of(head[0]), head[0].rsplit(".", 2)[1]
     return (
         attention_section.STACK_ORDER.index(whose) if whose in attention_section.STACK_ORDER else 0,
@@ -200,7 +200,7 @@ def head_order(head: tuple[str, int]) -> tuple[int, int, int]:
 
 
 def layer_order(name: str) -> tuple[int, int, str]:
-    """Layers in the order in which a token meets them."""
+    """Sort key of layers in the order of computation."""
     part, _, rest = name.partition(".")
     layer = rest.partition(".")[0]
     order = PARTS.index(part) if part in PARTS else len(PARTS)

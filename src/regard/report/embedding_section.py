@@ -12,11 +12,11 @@ from regard import config, lens
 from regard.report.run_data import LoggedRun
 from regard.tasks.collate import TaskBatch
 
-SHOWN, LETTERS = 96, 240  # tokens on the plane, and letters in all of them: there is so much room
+SHOWN, LETTERS = 96, 240  # tokens in the plane, and characters of all their names together
 
 
 def embedding_section(run: LoggedRun, model: Any, tokenizer: Any, batch: TaskBatch | None = None) -> dict[str, Any]:
-    """The tokens used most, where they stand on a plane, and the nearest ones of each among all of them."""
+    """The most frequent tokens in a plane, and the nearest neighbours of each among them."""
     if tokenizer is None:
         return {"absent": "No map of tokens: what it reads are no words."}
     names = plain_tokens(tokenizer)
@@ -25,7 +25,7 @@ def embedding_section(run: LoggedRun, model: Any, tokenizer: Any, batch: TaskBat
         return {"absent": "No map of tokens: there are too few."}
     table = lens.token_vectors(getattr(model, "towers", [model])[-1])[
         torch.tensor(names)
-    ]  # of towers, the one that reads
+    ]  # of a dual encoder, the text tower
     rows = torch.tensor([names.index(i) for i in shown])
     near, cosines = lens.nearest_tokens(table, rows, 5)
     at, share = lens.project_pca(table[rows])
@@ -43,14 +43,14 @@ def embedding_section(run: LoggedRun, model: Any, tokenizer: Any, batch: TaskBat
 
 
 def plain_tokens(tokenizer: Any) -> list[int]:
-    """The ids that stand for text of their own: neither special nor a part of a character, which few texts need."""
+    """The ids of ordinary text: neither special tokens nor partial characters."""
     special = set(tokenizer.special_ids.values())
     every = [i for i in range(len(tokenizer)) if i not in special]
     return [i for i in every if not re.fullmatch("<0x[0-9A-Fa-f]{2}>", tokenizer.token_text(i))] or every
 
 
 def frequent_tokens(run: LoggedRun, tokenizer: Any, names: list[int], batch: TaskBatch | None) -> list[int]:
-    """The tokens that the texts shown here use most, or the first of the vocabulary where there are none."""
+    """The most frequent tokens in the texts of the report, or the first of the vocabulary if there are none."""
     known, used = set(names), Counter[int]()
     for line in (*run.samples, *run.translations):
         used.update(sample_ids(tokenizer, line["text"] + line.get("target", "")))
@@ -63,7 +63,7 @@ def frequent_tokens(run: LoggedRun, tokenizer: Any, names: list[int], batch: Tas
 
 
 def sample_ids(tokenizer: Any, text: str) -> list[int]:
-    """The ids of a sample, or none where another tokenizer wrote it."""
+    """The ids of a sample; none if another tokenizer wrote it."""
     try:
         return tokenizer.encode(text)  # type: ignore[no-any-return]
     except config.DataError:
@@ -71,7 +71,7 @@ def sample_ids(tokenizer: Any, text: str) -> list[int]:
 
 
 def token_kind(text: str) -> str:
-    """What sort of token it is, for its colour."""
+    """The kind of a token, which selects its colour."""
     bare = text.strip()
     if not bare:
         return "space"

@@ -1,4 +1,4 @@
-"""The report's headline numbers, scores with their meaning, and cost: predicted by `regard.measure` and as it was."""
+"""Headline numbers of the report, scores with their meaning, and cost: predicted by `regard.measure` and measured."""
 
 import math
 from typing import Any
@@ -10,11 +10,11 @@ from regard.report.curves import score_names
 from regard.report.run_data import LoggedRun
 from regard.report.task_text import task_wording
 
-Row = tuple[str, str, str, str, str]  # what, predicted, measured, by how much that is more or less, a remark
+Row = tuple[str, str, str, str, str]  # quantity, predicted, measured, difference, remark
 
 
 def cost_section(run: LoggedRun, model: Any) -> dict[str, Any]:
-    """Rows for people, and where the parameters stand."""
+    """Cost rows, and the parameters by part."""
     parts = {name: count for name, count in measure.count_parameters(model).items() if count}
     if run.recipe is None:
         return {"parts": parts, "rows": [], "absent": "The cost cannot be predicted without config.toml."}
@@ -29,7 +29,7 @@ def flop_rows(run: LoggedRun, model: Any, parameters: int) -> list[Row]:
     rows = c.rows
     whole = measure.count_flops(model, c.context).training_sequence * rows * c.gradient_accumulation
     paid, note = "not timed", "matrix products, forward and backward"
-    if run.recipe.task.kind != "next_token":  # rows are of many lengths, and what their padding costs is not known
+    if run.recipe.task.kind != "next_token":  # the cost of padding rows of various lengths is not predicted
         return [
             ("parameters", f"{parameters:,}", count_unit_of(run), "", ""),
             ("arithmetic of a step", f"at most {format_count(whole)}FLOP", "", "", f"{note}, if every row were full"),
@@ -48,7 +48,7 @@ def count_unit_of(run: LoggedRun) -> str:
 
 
 def step_time_rows(run: LoggedRun) -> list[Row]:
-    """What a calibrated machine promised, or the floor that the matrix products set, beside the time a step took."""
+    """Predicted and measured step time: by calibration, or the lower bound of the matrix products."""
     promised, took = number_at(run.facts.get("predicted"), "step_seconds"), median_step_time(run)
     if not promised and not took:
         return []
@@ -69,7 +69,7 @@ def step_time_rows(run: LoggedRun) -> list[Row]:
 
 
 def time_shares(run: LoggedRun) -> str:
-    """Where the predicted time goes, the most first."""
+    """The predicted time by part, largest first."""
     parts = predicted_cost_of(run).get("parts")
     known = {str(name): number_at(parts, name) or 0.0 for name in parts} if isinstance(parts, dict) else {}
     whole = sum(known.values())
@@ -79,7 +79,7 @@ def time_shares(run: LoggedRun) -> str:
 
 
 def memory_rows(run: LoggedRun) -> list[Row]:
-    """The same thing on both sides: on a GPU what tensors hold at the peak, else the whole process."""
+    """Memory, with the same definition on both sides: on a GPU the peak of tensors, else the whole process."""
     promised = number_at(run.facts.get("predicted"), "memory") if "calibrated" in predicted_cost_of(run) else None
     took = number_at(run.facts.get("measured"), "peak_memory")
     held = format_bytes(promised) if promised else "not predicted"
@@ -89,13 +89,13 @@ def memory_rows(run: LoggedRun) -> list[Row]:
 
 
 def predicted_cost_of(run: LoggedRun) -> dict[str, Any]:
-    """What was predicted; a run of before the calibration kept other things under the same names."""
+    """The prediction in run.json; older runs have other quantities under the same names, which are ignored."""
     found = run.facts.get("predicted")
     return found if isinstance(found, dict) else {}
 
 
 def format_difference(promised: float | None, took: float | None) -> str:
-    """How much more or less came than was predicted."""
+    """The difference between measured and predicted values."""
     return f"{round(100 * (took / promised - 1)):+d}%".replace("+0%", "0%") if promised and took else ""
 
 
@@ -105,7 +105,7 @@ def token_rows(run: LoggedRun) -> list[Row]:
 
 
 def median_step_time(run: LoggedRun) -> float | None:
-    """The middle of the times between logged steps."""
+    """The median time between logged steps."""
     timed = [(line["step"], line["seconds"]) for line in run.steps if isinstance(line.get("seconds"), float)]
     each = sorted(
         (later - before) / (n - m) for (m, before), (n, later) in zip(timed, timed[1:], strict=False) if n > m
@@ -119,7 +119,7 @@ def number_at(table: Any, name: str) -> float | None:
 
 
 def format_duration_short(seconds: float) -> str:
-    """A time for people: 12.3 ms, 4.56 s, 3 min 20 s, 2 h 5 min."""
+    """Format a duration: 12.3 ms, 4.56 s, 3 min 20 s, 2 h 5 min."""
     if seconds < 1:
         return f"{1000 * seconds:.3g} ms"
     if seconds < 60:
@@ -128,7 +128,7 @@ def format_duration_short(seconds: float) -> str:
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
-FIRST = 2  # scores that stand at the top
+FIRST = 2  # number of scores in the headline
 MEANS = {
     "accuracy": "of its answers are right",
     "token accuracy": "of the tokens are told, each after the right ones",
@@ -147,7 +147,7 @@ MEANS = {
 
 def headline_numbers(run: LoggedRun, model: Any, task: config.Task, speed: float | None) -> list[dict[str, str]]:
     last = run.steps[-1] if run.steps else None
-    told = [] if task.kind == "next_token" else score_rows(run, task)[:FIRST]  # of a text the loss says more
+    told = [] if task.kind == "next_token" else score_rows(run, task)[:FIRST]  # its loss says more
     rows = [(each["name"], f"{each['value']:.4g}", each["means"]) for each in told]
     rows += loss_numbers(run, task)
     rows += [("parameters", f"{sum(weight.numel() for weight in model.parameters()):,}", model_shape_text(model))]
@@ -160,7 +160,7 @@ def headline_numbers(run: LoggedRun, model: Any, task: config.Task, speed: float
 
 
 def loss_numbers(run: LoggedRun, task: config.Task) -> list[tuple[str, str, str]]:
-    """The loss, and what it means where it is nothing but the surprise at a token."""
+    """The loss, and its meaning if it is a plain token loss."""
     loss = run.final["eval_loss"] if run.final else run.steps[-1]["loss"] if run.steps else None
     whose = "validation" if run.final else "training"
     if loss is None:
@@ -180,7 +180,7 @@ def loss_numbers(run: LoggedRun, task: config.Task) -> list[tuple[str, str, str]
 
 
 def is_plain_loss(task: config.Task) -> bool:
-    """Whether a loss is the surprise at a token, and nothing else is in it."""
+    """Whether the loss is a plain cross-entropy per token."""
     words = is_autoregressive(task) or isinstance(task, config.MaskedLM)
     return words and not getattr(task, "label_smoothing", 0.0) and not getattr(task, "next_sentence", False)
 
@@ -191,13 +191,13 @@ def final_scores(run: LoggedRun) -> dict[str, float]:
 
 
 def score_rows(run: LoggedRun, task: config.Task) -> list[dict[str, Any]]:
-    """The same with what they mean, for a table."""
+    """The scores with their meaning, for a table."""
     known = MEANS | ({"accuracy": MEANS["token accuracy"]} if is_autoregressive(task) else {})
     return [{"name": name, "value": value, "means": known.get(name, "")} for name, value in final_scores(run).items()]
 
 
 def is_autoregressive(task: config.Task) -> bool:
-    """Whether answers are words, one after the other."""
+    """Whether outputs are generated token by token."""
     return isinstance(
         task, config.NextToken | config.Translation | config.SpanCorruption | config.TextInfilling | config.PrefixLM
     )

@@ -1,9 +1,9 @@
-"""Rows of predictions with images: inputs that are no text, captions, matched pairs and generated images.
+"""Prediction rows with images: inputs other than text, captions, matched pairs and generated images.
 
-    patch 2,3      the fourth patch of the third row        whole     a learned token that stands for all
+    patch 2,3      the fourth patch of the third row        whole     a learned class token
     17             the eighteenth token of a recording
 
-Images are small PNGs written by hand (RFC 2083), as data URIs; an input that is no image is described in a few words.
+Images are small PNGs encoded here (RFC 2083), as data URIs; other inputs are described in a few words.
 """
 
 import base64
@@ -29,13 +29,13 @@ from regard.training.diagnostics import model_inputs
 
 Row = dict[str, Any]
 WHOLE = "whole"
-FEW = 4  # rows that are read for what heads do
+FEW = 4  # rows for head roles
 
 
 def prediction_rows(
     task: Any, model: Any, batch: TaskBatch, examples: Sequence[TensorExample], places: Sequence[int]
 ) -> list[Row]:
-    """What the model takes each for, or which number it gives; with the picture or the name of what it was shown."""
+    """The predicted class or number of each input, with its image or description."""
     said, meant = classify_batch(model, batch).float(), batch["label"].tolist()
     shown = [example_row(example, place) for example, place in zip(examples, places, strict=True)]
     if isinstance(task.c, config.Regression):
@@ -48,7 +48,7 @@ def prediction_rows(
 
 
 def prediction_errors(task: Any, model: Any, batch: TaskBatch, device: Any) -> list[float]:
-    """How far off each answer is: how sure it is of the wrong class, or how far the number is away."""
+    """The error of each prediction: the probability of the wrong class, or the distance of the number."""
     if not isinstance(task, tasks.InputTask):
         raise DataError(f"{task.c.kind!r} is not asked of one row at a time")
     said, meant = classify_batch(model, batch_to_device(batch, device)).float().cpu(), batch["label"]
@@ -64,7 +64,7 @@ def example_row(example: TensorExample, place: int) -> Row:
 
 
 def input_rows_shown(model: Any, batch: TaskBatch | None) -> ShownInput:
-    """One row for maps and a few for roles."""
+    """One row for attention maps and a few for head roles."""
     if batch is None:
         raise DataError("there is nothing that was kept back to show it")
     whole = model_inputs(batch, model)
@@ -73,14 +73,14 @@ def input_rows_shown(model: Any, batch: TaskBatch | None) -> ShownInput:
 
 
 def patch_labels(read: TrunkInput) -> list[str]:
-    """What to call the tokens of the first row: by their places in a picture, or by their numbers."""
+    """Labels of the first row's tokens: positions in an image, or indices."""
     if read.image and read.at.shape[-1] == 2:
         return [WHOLE if row != row else f"{int(row)},{int(column)}" for row, column in read.at[0].tolist()]
     return [str(int(order)) for order in read.order[0].tolist()]
 
 
 def patch_grid(read: TrunkInput) -> list[int] | None:
-    """Rows and columns, of the tokens of a picture."""
+    """Rows and columns of an image's tokens."""
     if not read.image or read.at.shape[-1] != 2:
         return None
     most: Tensor = read.at[0].nan_to_num(0).amax(0)
@@ -88,12 +88,12 @@ def patch_grid(read: TrunkInput) -> list[int] | None:
 
 
 SHOWN = 12  # rows on the page
-AMONG = 1000  # texts that a picture's own is looked for among
+AMONG = 1000  # candidates for the text of an image
 ImageTextRow = dict[str, Any]
 
 
 def image_text_rows(validation: ValidationExamples, model: Any, tokenizer: Any) -> dict[str, Any]:
-    """Rows of what was kept back, from everywhere alike."""
+    """Evenly spaced validation rows."""
     rows, count = validation.rows, len(validation.rows)
     some = min(count, SHOWN)
     places = [place * count // some for place in range(some)]
@@ -108,7 +108,7 @@ def decode_texts(examples: Sequence[TensorExample], tokenizer: Any) -> list[str]
 def judged_rows(
     examples: Sequence[TensorExample], places: Sequence[int], predictions: Sequence[str], labels: Sequence[str]
 ) -> list[ImageTextRow]:
-    """What was said of each and what was meant, under the picture itself or its name."""
+    """Prediction and label of each row, with its image or description."""
     rows = zip(examples, places, predictions, labels, strict=True)
     return [image_or_name(each, place) | {"said": a, "meant": b, "right": a == b} for each, place, a, b in rows]
 
@@ -126,7 +126,7 @@ def caption_rows(
 
 
 def match_rows(validation: ValidationExamples, model: Any, tokenizer: Any, places: Sequence[int]) -> list[ImageTextRow]:
-    """Of each picture the nearest text, among those of all."""
+    """For each image the most similar text among the candidates."""
     rows = validation.rows
     every = sorted({*places, *range(min(len(rows), AMONG))})
     known = decode_texts([rows[place] for place in every], tokenizer)
@@ -138,7 +138,7 @@ def match_rows(validation: ValidationExamples, model: Any, tokenizer: Any, place
 def generated_rows(
     validation: ValidationExamples, model: Any, tokenizer: Any, places: Sequence[int]
 ) -> list[ImageTextRow]:
-    """Of each text a picture that was drawn for it."""
+    """For each text a generated image."""
     asked = decode_texts([validation.rows[place] for place in places], tokenizer)
     images: Tensor = model.generate_images(asked, seed=0)
     return [{"asked": [[text]], "picture": data_uri(image), "name": text}
@@ -146,7 +146,7 @@ def generated_rows(
 
 
 def processor_inputs(examples: Sequence[TensorExample]) -> list[Tensor]:
-    """What was seen, as a sense keeps it."""
+    """The input tensors as the processor stored them."""
     return [next(iter(example.values())) for example in examples]
 
 
@@ -154,12 +154,12 @@ ROWS: dict[str, Callable[[ValidationExamples, Any, Any, Sequence[int]], list[Ima
     "captioning": caption_rows, "contrastive": match_rows, "text_to_image": generated_rows,
 }  # fmt: skip
 
-COLOURS = {1: 0, 3: 2, 4: 6}  # PNG's number for grey, for red, green and blue, and for these with how solid they are
-MOST = 128  # pixels of a side: larger ones are shown by every second, third, ... of theirs
+COLOURS = {1: 0, 3: 2, 4: 6}  # PNG colour types of grey, RGB and RGBA
+MOST = 128  # pixels a side: larger images are subsampled
 
 
 def encode_png(image: Tensor) -> bytes:
-    """A uint8 image (channels, rows, columns) as a file: each row after a zero, packed."""
+    """Encode a uint8 image (channels, rows, columns) as PNG."""
     channels, rows, columns = image.shape
     raw = image.movedim(0, -1).reshape(rows, columns * channels).contiguous()
     lines = torch.cat([torch.zeros(rows, 1, dtype=torch.uint8), raw], 1)
@@ -178,7 +178,7 @@ def data_uri(image: Tensor) -> str:
 
 
 def image_of_example(example: dict[str, Tensor]) -> str | None:
-    """The image of an example, ready for a page; None where it holds none."""
+    """The image of an example as a data URI; None if it has none."""
     image = example.get("image")
     if image is None or image.dim() != 3 or image.dtype != torch.uint8 or image.shape[0] not in COLOURS:
         return None
@@ -186,6 +186,6 @@ def image_of_example(example: dict[str, Tensor]) -> str | None:
 
 
 def describe_example(example: dict[str, Tensor], row: int) -> str:
-    """What is no picture: its number among the rows, what it is and how large."""
+    """A description of an input without image: row, type and size."""
     name, first = next(iter(example.items()))
     return f"row {row:,}: {name} of {' x '.join(map(str, first.shape)) or 1} numbers"

@@ -3,8 +3,8 @@
     regard.plot(result)                  the SVG as a string
     regard.plot(result, "lens.png")      .svg, .png, .html (picture and table), .csv or .json
 
-What is drawn is the result's `picture()`: its title is the question, tokens stand on the axes, and a scale that begins
-at zero or is centred there is blue to red, safe for colour-blind readers.
+The figure is the result's `picture()`: its title is the question, tokens are on the axes, and a scale that starts at
+zero or is centred there is blue to red, safe for colour-blind readers.
 """
 
 import io
@@ -18,8 +18,8 @@ from regard.files.atomic import write_file, write_text
 from regard.lens.result import LensResult, Picture
 
 SUFFIXES = (".svg", ".png", ".html", ".csv", ".json")
-CELL, LARGEST = 0.42, 24.0  # inches of a cell with text, and of the longest side
-BARS = 40  # more are not told apart; the largest ones are drawn
+CELL, LARGEST = 0.42, 24.0  # inches: of a cell with text, and of the longest side
+BARS = 40  # most bars; the largest are drawn
 
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem; padding: 0 1rem }
@@ -29,7 +29,7 @@ td, th { padding: .15rem .6rem; border-bottom: 1px solid #8884; text-align: left
 
 
 def plot(result: LensResult, path: str | Path | None = None) -> str:
-    """Draw a result, and write it in the form that the suffix of `path` says; the SVG, or for a table its CSV."""
+    """Draw a result in the format of the suffix of `path`; returns the SVG, or for a table its CSV."""
     suffix = Path(path).suffix.lower() if path is not None else ".svg"
     if suffix not in SUFFIXES:
         raise ConfigError(f"{path}: a result is written as {', '.join(SUFFIXES)}; name a file that ends so")
@@ -59,7 +59,7 @@ def require_picture(result: LensResult) -> Picture:
 
 
 def html_page(result: LensResult) -> str:
-    """A page of its own: the picture, if there is one, and the table under it."""
+    """An HTML page with the picture, if any, and the table below it."""
     picture = result.picture()
     drawn = "" if picture is None else draw_picture(picture, "svg").decode()
     head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>regard lens</title><style>{STYLE}</style>'
@@ -67,7 +67,7 @@ def html_page(result: LensResult) -> str:
 
 
 def draw_picture(picture: Picture, form: str) -> bytes:
-    """The picture in a form of matplotlib's; the same bytes every time."""
+    """The picture in a matplotlib format, with identical bytes every time."""
     try:
         import matplotlib
     except ImportError:
@@ -82,7 +82,7 @@ def draw_picture(picture: Picture, form: str) -> bytes:
         figure = Figure(figsize=(wide, high), layout="constrained")
         axes = figure.add_subplot()
         draw(picture, figure, axes)
-        figure.suptitle(fill(picture.title, int(11 * wide)), x=0.02, ha="left", fontsize=11)  # letters in the width
+        figure.suptitle(fill(picture.title, int(11 * wide)), x=0.02, ha="left", fontsize=11)  # characters per line
         out = io.BytesIO()
         figure.savefig(out, format=form, dpi=144, metadata={"Date": None} if form == "svg" else None)
     return out.getvalue()
@@ -119,7 +119,7 @@ def draw_grid(picture: Picture, figure: Any, axes: Any) -> None:
 
 
 def draw_bars(picture: Picture, figure: Any, axes: Any) -> None:
-    """Horizontal bars, in the order given; of too many the largest."""
+    """Horizontal bars, in the given order; if there are too many, the largest."""
     values = picture.values.double().cpu()
     keep = values.abs().amax(0).topk(min(BARS, values.shape[1])).indices.sort().values.tolist()
     high = 0.8 / len(values)

@@ -1,7 +1,7 @@
-"""report.html: data gathered, template filled, style and scripts inlined; one file that needs no other.
+"""Report page, report.html: collects the data and fills the template, with style and scripts inline in a single file.
 
-What a user wrote (text, prompts, settings, names) enters the page in two ways only: escaped into the template, or as
-JSON that the scripts show as text. The page carries a policy that lets no other script run and nothing be fetched.
+User content (text, prompts, settings, names) enters the page in two ways only: escaped into the template, or as JSON
+that the scripts show as text. A content security policy allows no other script and no requests.
 """
 
 import base64
@@ -33,7 +33,7 @@ SCRIPTS = ("tools", "curves", "health", "samples", "translations", "answers", "m
 
 
 def write_report(run: str | Path, model: Any, tokenizer: Any) -> Path:
-    """Make report.html in a run's folder, from what the run wrote and what can be seen in its model."""
+    """Write report.html in a run's folder, from the run's files and its model."""
     found = read_logged_run(Path(run))
     for vocab, own in token_tables(model, tokenizer) if tokenizer is not None else []:
         if len(own) > vocab:
@@ -43,26 +43,26 @@ def write_report(run: str | Path, model: Any, tokenizer: Any) -> Path:
     made = render_page(found, trained_task_of(found, model), collect_sections(found, model, tokenizer))
     path = found.path / "report.html"
     try:
-        atomic.write_file(path, [made.encode()])  # a reader of the page meanwhile sees the old one, whole
+        atomic.write_file(path, [made.encode()])  # atomic: a reader sees the old page or the new one
     except OSError as problem:
         raise unwritable_error(path, problem) from None
     return path
 
 
 def token_tables(model: Any, tokenizer: Any) -> list[tuple[int, Any]]:
-    """The tables of tokens that a model has, each with the tokenizer that it is for."""
+    """The embedding tables of a model, each with its tokenizer."""
     reads = None if model.c.encoder is None else model.c.encoder.embed
     other = [(reads.vocab, tokenizer)] if isinstance(reads, config.TextEmbedding) else []
     return [(model.c.embed.vocab, output_tokenizer(model, tokenizer)), *other]
 
 
 def output_tokenizer(model: Any, tokenizer: Any) -> Any:
-    """The tokenizer of what the model says, which may be another than that of what it reads."""
+    """The tokenizer of the output, which may differ from that of the input."""
     return getattr(model, "target_tokenizer", None) or tokenizer
 
 
 def collect_sections(run: LoggedRun, model: Any, tokenizer: Any) -> dict[str, Any]:
-    """All numbers and texts that the page shows."""
+    """All numbers and texts of the page."""
     drawn, task = training_curves(run), trained_task_of(run, model)
     said = answer_section(run, model, tokenizer, task)
     return {
@@ -110,7 +110,7 @@ def render_page(run: LoggedRun, task: config.Task, data: dict[str, Any]) -> str:
 
 
 def run_commands(run: LoggedRun) -> list[str]:
-    """What makes the run again: how it began, and each time that it went on with other settings."""
+    """The commands that reproduce the run: its start, and each resumption with other settings."""
     lines = [str(run.facts.get("command") or f"regard train {run.path / 'config.toml'}")]
     resumed = run.facts.get("resumed")
     for each in resumed if isinstance(resumed, list) else []:
@@ -125,17 +125,17 @@ def read_page_part(name: str) -> str:
 
 
 def script_hash(source: str) -> str:
-    """How a page's policy names the one script that may run."""
+    """The hash of the page's only script, for the content security policy."""
     return "sha256-" + base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()
 
 
 def embed_json(data: dict[str, Any]) -> str:
-    """JSON that may stand inside a script element: without a < no text can close it."""
+    """JSON for a script element, in which no text can close the element."""
     return json.dumps(finite_or_none(data), ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
 def finite_or_none(value: Any) -> Any:
-    """JSON knows no infinity: what is not a number is nothing."""
+    """Replace non-finite numbers by None, since JSON has none."""
     if isinstance(value, dict):
         return {str(name): finite_or_none(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
@@ -144,7 +144,7 @@ def finite_or_none(value: Any) -> Any:
 
 
 def run_facts_rows(run: LoggedRun) -> str:
-    """The circumstances of the run as rows of a table."""
+    """The facts of the run as table rows."""
     known = {name: run.facts.get(name) for name in SURROUNDINGS}
     known["seed"] = None if run.recipe is None else run.recipe.train.seed
     rows = []

@@ -1,7 +1,7 @@
-"""A run's files, read forgivingly: a page about a run must not fail because the run did.
+"""Run files, read tolerantly: a report must not fail because the run did.
 
-A line that was torn by a crash is skipped and counted; a file that is missing is empty. `missing` collects what a
-reader of the page should know.
+A line truncated by a crash is skipped and counted; a missing file is empty. `missing` collects notes for the reader of
+the report.
 """
 
 import json
@@ -18,14 +18,14 @@ WORDS = ("nan", "inf", "-inf")
 
 @dataclass
 class LoggedRun:
-    """One run's folder: its recipe, its log, what it said on the way and its circumstances."""
+    """A run's folder: its recipe, log, samples and facts."""
 
     path: Path
     recipe: config.Recipe | None = None
-    settings: str = ""  # config.toml as it stands there
+    settings: str = ""  # config.toml verbatim
     steps: list[dict[str, Any]] = field(default_factory=list)
     evaluations: list[dict[str, Any]] = field(default_factory=list)
-    looks: list[dict[str, Any]] = field(default_factory=list)  # at its health
+    looks: list[dict[str, Any]] = field(default_factory=list)  # training diagnostics
     samples: list[dict[str, Any]] = field(default_factory=list)
     translations: list[dict[str, Any]] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
@@ -37,8 +37,8 @@ class LoggedRun:
 
     @property
     def final(self) -> dict[str, Any] | None:
-        """The last evaluation, the one over the whole validation text if there is one; with train.keep_best the best
-        one's, which the log tells last."""
+        """The last evaluation, preferably over the whole validation data; with train.keep_best that of the best step,
+        which is logged last."""
         whole = [line for line in self.evaluations if line.get("whole")] or self.evaluations
         return whole[-1] if whole else None
 
@@ -52,7 +52,7 @@ class LoggedRun:
 
 
 def last_step_lines(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Those of the last step."""
+    """The lines of the last step."""
     return [line for line in lines if line["step"] == lines[-1]["step"]]
 
 
@@ -86,14 +86,14 @@ def read_recipe_of(path: Path, missing: list[str]) -> tuple[config.Recipe | None
 
 
 def json_lines(path: Path, missing: list[str]) -> Iterator[dict[str, Any]]:
-    """The objects in a file of one JSON object a line."""
+    """The objects of a JSONL file."""
     try:
         written = path.read_bytes().decode("utf8", errors="replace")
     except OSError:
         missing.append(f"{path.name} is not there")
         return
     torn = 0
-    for line in written.split("\n"):  # not splitlines: a text may hold other line breaks
+    for line in written.split("\n"):  # not splitlines: a text may contain other line separators
         found = parse_json(line)
         if isinstance(found, dict):
             yield found
@@ -111,12 +111,12 @@ def parse_json(source: str) -> Any:
 
 
 def restore_numbers(line: dict[str, Any]) -> dict[str, Any]:
-    """A line with numbers where the log has words: JSON has no nan."""
+    """A log line with numbers in place of strings such as "nan", which JSON lacks."""
     return {name: float(value) if value in WORDS else value for name, value in line.items()}
 
 
 def has_numbers(line: dict[str, Any], *names: str) -> bool:
-    """Whether a line holds a number under each name; `true` is none."""
+    """Whether a line has a number under each name; `true` is not one."""
     return all(isinstance(line.get(name), int | float) and not isinstance(line[name], bool) for name in names)
 
 

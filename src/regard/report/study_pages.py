@@ -1,6 +1,6 @@
 """Pages of tables and SVG figures without scripts: compare.html of a study or a demo, and scale.html of scaling laws.
 
-scale.html shows losses over sizes in the logarithms, the laws through them, and their residuals.
+scale.html shows losses over sizes on logarithmic axes, the fitted laws, and their residuals.
 """
 
 import html
@@ -41,7 +41,7 @@ SCALING_HOW = """\
 The same words on the same machine and versions give the same losses. Weights are those of the trunk; all sizes read \
 the same tokens at the same learning rate. The line is least squares in the logarithms. The floor is the one that \
 leaves least over; so few sizes say little about it, and the range that fits nearly as well stands beside it."""
-BETWEEN = 24  # points that a law is drawn through
+BETWEEN = 24  # points of a fitted curve
 
 
 def write_scaling_page(out: Path, result: dict[str, Any]) -> Path:
@@ -66,7 +66,7 @@ def scaling_section(place: int, each: dict[str, Any]) -> str:
 
 
 def scaling_figure(families: list[dict[str, Any]]) -> str:
-    """Points, and the line through them; the line is dashed, and has no marks of its own."""
+    """Points, and a dashed curve of the fitted law without marks."""
     series = [
         PlotSeries(
             each["name"],
@@ -112,7 +112,7 @@ MORE = """
 
 
 def write_table_page(path: Path, result: Mapping[str, Any], sections: str, commands: str, files: str) -> Path:
-    """One file: the title and what it is about, the sections, and how it is made again."""
+    """Write a page: title, introduction, sections, and the commands that reproduce it."""
     style = read_page_part("page.css") + MORE
     rows = "".join(f"<tr><th scope='row'>{name}</th><td>{html.escape(str(result[name]))}</td></tr>" for name in KNOWN
                    if result.get(name) is not None)  # fmt: skip
@@ -150,7 +150,7 @@ def page_notes(lines: Sequence[str]) -> str:
 def page_table(
     names: Sequence[str], columns: Mapping[str, Sequence[str]], refused: Mapping[int, str], best: int | None = None
 ) -> str:
-    """Rows by their names; a row that was refused has its sentence in place of numbers."""
+    """Rows with their names; a refused row has its reason instead of numbers."""
     head = "".join(f"<th scope='col'>{html.escape(name)}</th>" for name in ("", *columns))
     rows = []
     for place, name in enumerate(names):
@@ -195,7 +195,7 @@ def comparison_section(place: int, table: dict[str, Any]) -> str:
 
 
 def differing_settings_section(differing: dict[str, dict[str, str]]) -> str:
-    """Every setting that is not the same in all of them."""
+    """Every setting that differs between variants."""
     names = list(next(iter(differing.values()), {}))
     cells = {name: [values[name] for values in differing.values()] for name in names}
     return f"<h3>Which settings differ?</h3>{page_table(list(differing), cells, {})}" if differing else ""
@@ -230,7 +230,7 @@ def scatter_figure(rows: list[dict[str, Any]]) -> str:
 
 
 def line_figure(rows: list[dict[str, Any]], key: str, what: str, caption: str, log: bool = False) -> str:
-    """A line for each choice of the other keys, along the numbers of one."""
+    """A line for each combination of the other keys, over the values of one."""
     lines: dict[str, list[PlotPoint]] = {}
     for row in rows:
         at, others = as_number(row["chosen"].get(key)), [value for name, value in row["chosen"].items() if name != key]
@@ -246,7 +246,7 @@ def line_figure(rows: list[dict[str, Any]], key: str, what: str, caption: str, l
 
 
 def context_figure(rows: list[dict[str, Any]]) -> str:
-    """A model that cannot read them has one point, and the colour that it has elsewhere."""
+    """Loss over longer contexts; a model that cannot read them has one point, in its own colour."""
     series = []
     for row in (row for row in rows if row["context"]):
         there = {int(at): loss for at, loss in row["beyond"].items() if not isinstance(loss, str)}

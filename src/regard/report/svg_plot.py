@@ -1,4 +1,4 @@
-"""SVG plots: lines, points and heat maps over two axes; no script, and the colours of the page around them."""
+"""SVG plots: lines, points and heat maps over two axes; without scripts, in the colours of the page."""
 
 import math
 from collections.abc import Sequence
@@ -7,14 +7,14 @@ from html import escape
 from itertools import pairwise
 
 COLOURS = ("blue", "orange", "green", "purple", "olive", "soft")  # of page.css
-MARKS = ("circle", "square", "ring")  # after all colours the next one, so that eighteen lines can be told apart
+MARKS = ("circle", "square", "ring")  # the next mark after all colours, so that eighteen lines can be distinguished
 WIDE, HIGH, LEFT, RIGHT, TOP, BOTTOM = 640, 330, 58, 16, 14, 44
-MARKED, APART = 8, 40  # places along a logarithm each have their own tick, if they are no more and not too near
+MARKED, APART = 8, 40  # positions on a logarithmic axis get their own ticks, if few and far enough apart
 
 
 @dataclass(frozen=True)
 class PlotPoint:
-    """Where something is, how far its seeds are apart, and what it is called if it has a name of its own."""
+    """A point, the spread over its seeds, and its label, if any."""
 
     x: float
     y: float
@@ -24,25 +24,25 @@ class PlotPoint:
 
 @dataclass(frozen=True)
 class PlotSeries:
-    """Points of one kind, joined by a line or not."""
+    """Points of one kind, optionally joined by a line."""
 
     name: str
     points: tuple[PlotPoint, ...]
     joined: bool = True
     dashed: bool = False
-    like: int | None = None  # drawn in the colour of the series of that number
+    like: int | None = None  # index of the series whose colour it has
 
 
 @dataclass(frozen=True)
 class PlotAxis:
-    """From pixels at `start` to pixels at `stop`; `log` where numbers are spread over more than one power of ten."""
+    """An axis from pixel `start` to pixel `stop`; `log` if values span more than a power of ten."""
 
     low: float
     high: float
     start: float
     stop: float
     log: bool = False
-    marks: tuple[float, ...] = ()  # where ticks go, if not at round numbers
+    marks: tuple[float, ...] = ()  # tick positions, if not round numbers
 
     def __call__(self, value: float) -> float:
         low, high, at = (math.log(each) if self.log else each for each in (self.low, self.high, value))
@@ -62,7 +62,7 @@ def build_axis(values: Sequence[float], start: float, stop: float, log: bool, ma
 
 
 def draw_chart(series: Sequence[PlotSeries], x: str, y: str, log_x: bool = False, log_y: bool = False) -> str:
-    """The drawing; its title stands beside it, as a question."""
+    """Draw a chart; its title is outside the drawing."""
     points = [point for each in series for point in each.points]
     across, places = build_axis([point.x for point in points], LEFT, WIDE - RIGHT, log_x), {point.x for point in points}
     if log_x and 2 <= len(places) <= MARKED:
@@ -129,7 +129,7 @@ def axis_captions(x: str, y: str, right: float = WIDE) -> list[str]:
 
 
 def draw_legend(series: Sequence[PlotSeries]) -> list[str]:
-    """Which mark is whose, some beside each other below the drawing."""
+    """The legend of the series, in rows below the drawing."""
     parts, named = [], [(i, each) for i, each in enumerate(series) if each.name]
     count = legend_columns([each.name for _, each in named])
     for place, (i, each) in enumerate(named):
@@ -142,7 +142,7 @@ def draw_legend(series: Sequence[PlotSeries]) -> list[str]:
 
 
 def legend_columns(names: Sequence[str]) -> int:
-    """How many names stand in a row."""
+    """The number of names in a legend row."""
     return max(1, min(4, (WIDE - LEFT) // (7 * max(map(len, names), default=1) + 30)))
 
 
@@ -150,7 +150,7 @@ def legend_columns(names: Sequence[str]) -> int:
 
 
 def round_ticks(low: float, high: float, count: int = 6) -> list[float]:
-    """Round numbers between two, about so many."""
+    """About `count` round numbers in an interval."""
     rough = (high - low) / count or 1
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(unit * power for unit in (1, 2, 5, 10) if unit * power >= rough)
@@ -158,7 +158,7 @@ def round_ticks(low: float, high: float, count: int = 6) -> list[float]:
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Powers of ten, with 2 and 5 between where there are few; round numbers where there is none."""
+    """Powers of ten, with 2 and 5 between if there are few; round numbers if there is none."""
     span = math.log10(high / low)
     if span < 0.7:
         return round_ticks(low, high, 5)
@@ -169,7 +169,7 @@ def log_ticks(low: float, high: float) -> list[float]:
 
 
 def format_tick(number: float) -> str:
-    """Three figures, with a letter for thousands, millions and billions."""
+    """Three digits, with a letter for thousands, millions and billions."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if abs(number) >= size:
             return f"{number / min(size, 1e3 if letter == 'k' else size):.3g}{letter}"
@@ -185,7 +185,7 @@ BANDS = 5  # colours of page.css from ramp-0
 
 
 def draw_heatmap(places: Sequence[float], values: Sequence[Sequence[float]], x: str, y: str) -> str:
-    """A square of numbers as a map in bands, evenly parted between the least and the most; values[i][j] at (i, j)."""
+    """Heat map of values[i][j] at (i, j), in equal bands between minimum and maximum."""
     every = [value for row in values for value in row if math.isfinite(value)]
     low, high, size = min(every), max(every), (HIGH - TOP - BOTTOM) / len(places)
     parts = []

@@ -1,4 +1,4 @@
-"""The report's wording by task: what the model does, what its loss is, and which question its predictions answer."""
+"""Report wording by task: what the model does, what its loss is, and what its predictions are."""
 
 from dataclasses import asdict, dataclass
 
@@ -9,9 +9,8 @@ from regard.report.run_data import LoggedRun
 
 @dataclass(frozen=True)
 class TaskWording:
-    """A task in words. `does` begins the page's first sentence, `question`, `lead` and `name` are those of the answers;
-    `loss` is the question of its curve, and `at` what the model is surprised at, once a `unit`.
-    """
+    """The words for a task. `does` starts the page's first sentence, `question`, `lead` and `name` describe
+    predictions; `loss` is the title of its curve, `at` what the loss counts, per `unit`."""
 
     does: str
     question: str
@@ -115,7 +114,7 @@ CROSSES = " Crosses: steps that were not taken."
 
 
 def trained_task_of(run: LoggedRun, model: object) -> config.Task:
-    """What was asked of a model: as it remembers, or as its recipe says; runs of before were asked the next token."""
+    """The task of a model: its own, or the recipe's; old runs are next-token prediction."""
     known = getattr(model, "task", None)
     if known is not None:
         return known  # type: ignore[no-any-return]
@@ -123,7 +122,7 @@ def trained_task_of(run: LoggedRun, model: object) -> config.Task:
 
 
 def input_nouns(run: LoggedRun) -> tuple[str, str]:
-    """What is read, one of it and many: texts, or what the sense of the front end is for."""
+    """Singular and plural of the input: texts, or the kind of the front end."""
     front = None if run.recipe is None else getattr(run.recipe.model, "embed", None)
     if front is None or isinstance(front, config.TextEmbedding) or front.kind not in PROCESSORS:
         return "text", "texts"
@@ -132,7 +131,7 @@ def input_nouns(run: LoggedRun) -> tuple[str, str]:
 
 
 def task_wording(run: LoggedRun, task: config.Task) -> TaskWording:
-    """The task in words that fit what it is asked of."""
+    """The wording of a task for its input."""
     one, many = input_nouns(run)
     said = TASK_WORDINGS.get(task.kind, OTHER)
     article = "an" if one[0] in "aeiou" else "a"
@@ -141,7 +140,7 @@ def task_wording(run: LoggedRun, task: config.Task) -> TaskWording:
 
 
 def task_summary(run: LoggedRun, task: config.Task) -> str:
-    """What was asked of which data, in a sentence."""
+    """A sentence on the task and its data."""
     if run.recipe is None:
         return "A run whose recipe could not be read."
     sources, c = run.recipe.data.sources, run.recipe.train
@@ -153,7 +152,7 @@ def task_summary(run: LoggedRun, task: config.Task) -> str:
 
 
 def task_details(task: config.Task) -> str:
-    """What else a sentence about a task should say."""
+    """Further details of a task."""
     if isinstance(task, config.Translation) and (task.source, task.target) != ("source", "target"):
         return f" from {task.source} to {task.target}"
     if isinstance(task, config.Classification | config.TokenClassification):
@@ -165,7 +164,7 @@ def task_details(task: config.Task) -> str:
 
 
 def loss_lead(run: LoggedRun, task: config.Task) -> str:
-    """What the loss is, and what its lines are."""
+    """A sentence on the loss and the lines of its plot."""
     lines = LINES + CROSSES * any("skipped" in line for line in run.steps)
     if isinstance(task, config.Regression):
         return f"Loss is the error squared, averaged over {input_nouns(run)[1]}. {lines}"

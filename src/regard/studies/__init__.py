@@ -1,4 +1,4 @@
-"""Studies: variants of a recipe trained on the same data, as long and from the same seeds; scaling laws, demos.
+"""Studies: variants of a recipe trained on the same data, steps and seeds; scaling laws, demos.
 
 regard compare shakespeare-nano model.kernel=reference,fused --seeds 2
 """

@@ -1,9 +1,9 @@
 """A study in its folder: its runs, what is measured of each variant, and all results so far.
 
     DIR/kernel-local-seed0/  ...        ordinary runs
-    DIR/compare.json                    the plan, the result of each run, the measurements; replaced whole each time
+    DIR/compare.json                    the plan, the result of each run, the measurements; replaced atomically
 
-Started again, it goes on where it stopped. Started with another plan in the same folder, it refuses.
+Started again, it resumes. Started with another plan in the same folder, it raises an error.
 """
 
 import time
@@ -30,7 +30,7 @@ NAME = "compare.json"
 
 @dataclass(frozen=True)
 class StudyPart:
-    """A part of a study with its variants, and where their runs are."""
+    """A part of a study with its variants, and the folder of their runs."""
 
     part: StudyTable
     variants: list[StudyVariant]
@@ -45,13 +45,13 @@ class StudyRun:
     ) -> None:
         self.study, self.out, self.command, self.tell, self.measured = study, out, command, tell, measured
         self.tables = [StudyPart(part, expand_variants(part), out / part.name) for part in study.parts]
-        for table in self.tables:  # one of which nothing can be trained is a mistake, and not a finding
+        for table in self.tables:  # a study whose variants are all refused is an error, not a result
             if all(variant.problem for variant in table.variants):
                 raise next(variant.problem for variant in table.variants if variant.problem)
         self.kept = self.load_results()
 
     def load_results(self) -> dict[str, Any]:
-        """What the folder holds of this study, which may be nothing yet."""
+        """The results of this study in the folder, possibly none yet."""
         asked = {"parts": [self.part_facts(table) for table in self.tables], "seeds": self.study.seeds}
         path = self.out / NAME
         if not path.exists():
@@ -71,7 +71,7 @@ class StudyRun:
         return kept
 
     def part_facts(self, table: StudyPart) -> dict[str, Any]:
-        """What a part asks, whole: a recipe that was edited since is another one."""
+        """The complete settings of a part: an edited recipe makes another study."""
         recipes = {variant.name: config.to_dict(variant.recipe) for variant in table.variants if variant.recipe}
         return {
             "title": table.part.title,
@@ -81,7 +81,7 @@ class StudyRun:
         }
 
     def run(self) -> int | None:
-        """Train and measure whatever is missing; the signal that stopped it, if one did."""
+        """Train and measure whatever is missing; returns the signal that stopped it, if any."""
         create_folder(self.out)
         with lock_folder(self.out):
             self.save()
@@ -98,7 +98,7 @@ class StudyRun:
 
     @property
     def members(self) -> Iterator[tuple[str, StudyTrial]]:
-        """Every run that there will be, seed by seed, with its name."""
+        """All runs with their names, seed by seed."""
         lists = [list_trials(table.variants, self.study.seeds, table.folder) for table in self.tables]
         for seed in range(self.study.seeds):
             for each in (member for some in lists for member in some if member.seed == seed):
@@ -118,7 +118,7 @@ class StudyRun:
         return None
 
     def of(self, table: StudyPart, variant: StudyVariant) -> list[dict[str, Any]]:
-        """What the runs of a variant found, one for each seed."""
+        """The results of a variant, one for each seed."""
         names = [str((table.folder / f"{variant.folder}-seed{seed}").relative_to(self.out))
                  for seed in range(self.study.seeds)]  # fmt: skip
         return [self.kept["members"][name] for name in names if name in self.kept["members"]]
@@ -126,7 +126,7 @@ class StudyRun:
     # ---------------------------------------------------------------- measurements
 
     def measure(self, table: StudyPart) -> None:
-        """What is to be known of each variant beside its loss; on the model of its first seed."""
+        """The measurements of each variant besides its loss, on the model of its first seed."""
         able = [variant for variant in table.variants if not any("refused" in each for each in self.of(table, variant))]
         left = [variant for variant in able if self.key(table, variant) not in self.kept["probes"]]
         if not left:
@@ -155,7 +155,7 @@ class StudyRun:
 
 
 def measure_growth(variant: StudyVariant, longest: int) -> dict[str, Any]:
-    """How its time grows with the length; or why that cannot be said."""
+    """The growth of its time with the length, or why it cannot be measured."""
     try:
         assert variant.recipe is not None
         device = training_device(variant.recipe.train.device)
@@ -167,7 +167,7 @@ def measure_growth(variant: StudyVariant, longest: int) -> dict[str, Any]:
 
 
 def table_differences(before: Any, now: Any, path: str = "") -> Iterator[str]:
-    """Where two nested tables differ, in words."""
+    """The differences between two nested tables, in words."""
     if isinstance(before, dict) and isinstance(now, dict):
         for name in now:
             yield from table_differences(before.get(name), now[name], f"{path} {name}".strip())

@@ -1,6 +1,6 @@
-"""Demo: formulas of a layer's cost beside measurements of operations, time and memory (S139, S141, S122).
+"""Demo: formulas of a layer's cost compared with measured FLOPs, time and memory (S139, S141, S122).
 
-Widths are small, so that at the lengths that a laptop has time for, the mixing of tokens dominates.
+Widths are small, so that token mixing dominates at lengths that run on a laptop.
 """
 
 from dataclasses import replace
@@ -21,7 +21,7 @@ from regard.studies.kernel_error import time_exponent
 from regard.studies.trials import refusal_sentence
 
 WIDTH, HEADS, WINDOW = 32, 2, 32
-LAYERS: dict[str, tuple[str, dict[str, Any]]] = {  # the row of `measure.complexity`, and what stands in the block
+LAYERS: dict[str, tuple[str, dict[str, Any]]] = {  # the row of `measure.complexity`, and the mixer of the block
     "attention": ("attention", {"attention": {"heads": HEADS, "kernel": "reference"}}),
     "attention, fused": ("attention", {"attention": {"heads": HEADS, "kernel": "fused"}}),
     f"attention, window {WINDOW}": (f"attention, window {WINDOW}", {
@@ -44,7 +44,7 @@ def demo_complexity(settings: DemoSettings) -> list[DemoTable]:
 
 
 def layer_table(settings: DemoSettings) -> DemoTable:
-    """Each layer's formula, and the power of n that its time really grows with."""
+    """Each layer's formula, and the measured exponent of its time in n."""
     n = SHORT
     known = {row.name: row for row in measure.layer_complexities(n, WIDTH, window=WINDOW)}
     numbers, drawn, notes = [], {}, []
@@ -84,7 +84,7 @@ def measure_layers(parts: dict[str, Any], longest: int) -> dict[str, Any]:
 
 
 def memory_table(settings: DemoSettings) -> DemoTable:
-    """h·n²·4 bytes, where the weights of attention are written down; and what kernels really hold."""
+    """Memory of attention weights: h·n²·4 bytes if stored, and the peak of each kernel."""
     heads, longest = 8, SHORT if settings.quick else LONGEST
     lengths = tuple(n for n in measure.attention_growth((heads,)) if n.tokens <= longest)
     held = {name: [attention_peak_bytes(name, heads, n.tokens) for n in lengths] for name in ("reference", "fused")}
@@ -106,7 +106,7 @@ def memory_table(settings: DemoSettings) -> DemoTable:
 
 
 def attention_peak_bytes(kernel: str, heads: int, n: int, width: int = 16) -> int:
-    """The most that one call of a kernel holds beyond q, k and v."""
+    """The peak memory of one call of a kernel, beyond q, k and v."""
     q, k, v = (torch.randn(1, heads, n, width) for _ in range(3))
     places = TokenLayout(order=torch.arange(n)[None], coords=torch.arange(n)[None, :, None])
     made = make_plan(kernel, AttentionSpec(mask=FULL, q=places, k=places))
@@ -118,7 +118,7 @@ def attention_peak_bytes(kernel: str, heads: int, n: int, width: int = 16) -> in
 
 
 def share_table() -> DemoTable:
-    """n/(6d + n), beside what torch's own counter counts."""
+    """The attention share of FLOPs, n/(6d + n), compared with torch's FLOP counter."""
     numbers: list[dict[str, Any]] = []
     for name, n in SHARES.items():
         c = zoo.preset(name, **MODELS.get(name, {}))
@@ -136,7 +136,7 @@ def share_table() -> DemoTable:
 
 
 def attention_share_of(c: config.Transformer, tokens: int) -> float:
-    """The part of the products in the blocks that scores and mixing are: of one block without numbers, seeing all."""
+    """The fraction of a block's FLOPs in scores and mixing, on the meta device with full attention."""
     assert isinstance(c.trunk, config.Trunk)
     attention = replace(c.trunk.attention, kernel="reference")
     one = measure.build_fake_model(replace(c, trunk=replace(c.trunk, depth=1, mask="full", attention=attention)))

@@ -1,14 +1,14 @@
-"""Demos: registered small experiments that are more than a table of losses; and the spoiler effect of greedy decoding.
+"""Demos: registered small experiments with results other than losses; and the spoiler effect of greedy decoding.
 
-A demo gets a folder and returns tables and figures; text, JSON and page are made of those.
+A demo gets a folder and returns tables and figures, from which text, JSON and page are made.
 
-The spoiler effect: the likeliest token may stand for a minority, when the majority has many words for one thing.
+The spoiler effect: the most likely token may represent a minority if the majority is divided among many synonyms.
 
     "The holiday was ..."     awful 0.24  │  lovely 0.20  wonderful 0.19  great 0.17  splendid 0.12  pleasant 0.08
                               bad:  0.24  │  good: 0.76, shared by five words
 
-Greedy decoding says "awful", as an election by first choices may elect the candidate whom most voters like least.
-Sampling among the few likeliest says something good three times out of four.
+Greedy decoding chooses "awful", as an election by first choices may elect the least liked candidate. Sampling among the
+most likely tokens chooses a positive word three times out of four.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ from regard.studies.trials import TrialReporter, no_output
 
 @dataclass(frozen=True)
 class DemoFigure:
-    """Lines by their names, each of points (x, y); or with `field` a square of numbers over `places`, row by row."""
+    """A figure: named lines of points (x, y); or with `field` a square of numbers over `places`, row by row."""
 
     question: str
     x: str
@@ -40,7 +40,7 @@ class DemoFigure:
 
 @dataclass(frozen=True)
 class DemoTable:
-    """A table as people read it, the numbers behind it, and drawings of them."""
+    """A table as text, its numbers, and its figures."""
 
     title: str
     names: list[str]
@@ -51,7 +51,7 @@ class DemoTable:
 
 
 class DemoInterrupted(Exception):
-    """A signal came while a demo trained a model."""
+    """Raised when a signal arrives while a demo trains a model."""
 
     def __init__(self, signal: int) -> None:
         super().__init__(signal)
@@ -60,7 +60,7 @@ class DemoInterrupted(Exception):
 
 @dataclass(frozen=True)
 class DemoSettings:
-    """How a demo is to be run: in which folder, with which settings, and whether in a minute."""
+    """Settings of a demo: its folder, overrides, and whether it should finish in a minute."""
 
     out: Path
     settings: tuple[str, ...] = ()
@@ -71,7 +71,7 @@ class DemoSettings:
 
 
 Claim = Callable[[DemoSettings], list[DemoTable]]
-DEMOS: dict[str, tuple[str, str, Claim]] = {}  # by name: its title, what it is about, and the experiment
+DEMOS: dict[str, tuple[str, str, Claim]] = {}  # by name: title, introduction, and the function
 
 
 def register_demo(name: str, title: str, about: str) -> Callable[[Claim], Claim]:
@@ -104,7 +104,7 @@ def format_demo(result: dict[str, Any]) -> str:
 
 
 def align_columns(names: list[str], columns: dict[str, list[str]], refused: dict[int, str] | None = None) -> str:
-    """Columns under each other; a row that was refused has its sentence in place of numbers."""
+    """Aligned columns; a refused row has its reason instead of numbers."""
     refused, wide = refused or {}, max(len(name) for name in names)
     widths = {name: max([len(name), *(len(cells[i]) for i in range(len(names)) if i not in refused)])
               for name, cells in columns.items()}  # fmt: skip
@@ -124,12 +124,12 @@ WORD_PROBABILITIES = {word: chance for group in WORD_GROUPS.values() for word, c
 
 
 def example_logits() -> Tensor:
-    """(1, V) of the distribution above."""
+    """(1, V) logits of the distribution above."""
     return torch.tensor([list(WORD_PROBABILITIES.values())], dtype=torch.float64).log()
 
 
 def group_shares(**settings: object) -> dict[str, float]:
-    """How likely each group is to be spoken for, by the settings of `config.SamplingParams`."""
+    """The probability of each group under `config.SamplingParams` settings."""
     c = config.from_dict(config.SamplingParams, settings)
     left = process_logits(example_logits(), c)[0]
     chances = left.softmax(-1) if c.temperature else (torch.arange(len(left)) == left.argmax()).double()

@@ -3,9 +3,9 @@
     step     0  1  2  4  8  16  32
     1.2      ·  ·  ·  ·  i  i   i      induction from step 8 on
 
-A head took its role at the first step from which on it keeps the role that it has in the end. Roles are those of
-`lens.summarize_heads`: on a text, and induction on random tokens that stand there twice, its score being the share of
-attention that goes to what followed the same token the last time (prefix matching).
+A head took its role at the first step after which it always has its final role. Roles are those of
+`lens.summarize_heads`: on a text, and induction on repeated random tokens, where the score is the attention to the
+token after the previous occurrence of the same token (prefix matching).
 """
 
 import json
@@ -26,7 +26,7 @@ from regard.lens.result import LensResult, Picture, Table
 from regard.lens.roles import ROLES, delimiter_ids
 from regard.studies.training_sweep import Source, TrainingSweep, sweep_training
 
-ROWS = 4  # draws of random tokens that induction is asked of
+ROWS = 4  # repeated random sequences for the induction score
 LOSS_NOTE = "loss: of the batch that the run read next, of the last step of the one before. "
 NOTE = ("A role is a pattern of attention, not what a head is good for: take the head away to see that "
         "(lens.ablate_all). Between two kept steps nothing is known.")  # fmt: skip
@@ -34,7 +34,7 @@ NOTE = ("A role is a pattern of attention, not what a head is good for: take the
 
 @dataclass(frozen=True, eq=False)
 class HeadHistory:
-    """One head at each kept step."""
+    """One head at each snapshot."""
 
     where: str
     head: int
@@ -43,17 +43,18 @@ class HeadHistory:
 
     @property
     def role(self) -> str | None:
-        """The one that it has in the end."""
+        """The final role."""
         return self.summaries[-1].role
 
     @property
     def since(self) -> int | None:
-        """The first step from which on it keeps its role."""
+        """The first step after which it always has its final role."""
         role = self.role
         return None if role is None else first_lasting(self.steps, [each.role == role for each in self.summaries])
 
     def lifts(self) -> list[float]:
-        """How far from chance to always, at each step: of its role, of a head without one of the strongest."""
+        """Lift at each step, 0 at chance and 1 at the maximum: of its role; for a head without one, of the strongest
+        role."""
         best = [max((score.lift for score in each.scores.values()), default=0.0) for each in self.summaries]
         role = self.role
         return best if role is None else [each.scores[role].lift for each in self.summaries]
@@ -61,7 +62,7 @@ class HeadHistory:
 
 @dataclass(frozen=True, eq=False)
 class RoleHistory(LensResult):
-    """All heads over training. `losses` are those of the run's log, where there is one."""
+    """All heads over training. `losses` are those of the run's log, if there is one."""
 
     steps: tuple[int, ...]
     losses: tuple[float | None, ...]
@@ -69,7 +70,8 @@ class RoleHistory(LensResult):
 
     @cached_property
     def induction(self) -> list[tuple[float, float, str] | None]:
-        """The strongest induction head at each step: its score, its lift, and which; None where it is not asked."""
+        """The strongest induction head at each step: its score, its lift, and its name; None where it was not
+        measured."""
         found: list[tuple[float, float, str] | None] = []
         for place in range(len(self.steps)):
             scores = [(score.value, score.lift, head_name(head)) for head in self.heads
@@ -79,7 +81,7 @@ class RoleHistory(LensResult):
 
     @property
     def induction_since(self) -> int | None:
-        """The first step from which on some head is an induction head, whatever else it does more."""
+        """The first step after which some head always is an induction head, even if another role is stronger."""
         return first_lasting(self.steps, [best is not None and best[1] >= NAMED for best in self.induction])
 
     def table(self) -> Table:
@@ -96,7 +98,7 @@ class RoleHistory(LensResult):
                      (LOSS_NOTE if known else "") + f"{len(self.heads)} heads. {self.sentence()}")  # fmt: skip
 
     def head_table(self) -> Table:
-        """When each head took the role that it has in the end."""
+        """The step at which each head took its final role."""
         rows = tuple((head_name(head), head.role, head.since, head.lifts()[-1]) for head in self.heads)
         return Table("When did each head take its role?", ("head", "role", "since step", "lift"), rows, NOTE)
 
@@ -107,7 +109,7 @@ class RoleHistory(LensResult):
         return "No induction head in the end." if since is None else f"Induction heads from step {since:,} on."
 
     def picture(self) -> Picture:
-        """Heads by steps: how strongly each has the role of its end, and the first letters of the role at the step."""
+        """Heads by steps: the strength of each head's final role, and the initials of its role at each step."""
         shown = [head for head in self.heads if any(each.role for each in head.summaries)] or list(self.heads)
         values = torch.tensor([head.lifts() for head in shown]).clamp(min=0)
         cells = [[(each.role or "·")[:3] for each in head.summaries] for head in shown]
@@ -131,7 +133,7 @@ def track_head_roles(
     steps: Sequence[int] | None = None, device: str = "auto", dtype: str = "fp32",
     progress: Callable[[int, int], object] | None = None,
 ) -> RoleHistory:  # fmt: skip
-    """The roles of all heads at every kept step of a run (or of a list, see `sweep_training`), read on a text."""
+    """The roles of all heads at every snapshot of a run (or of a list, see `sweep_training`), measured on a text."""
 
     def summarize(model: Any) -> list[HeadSummary]:
         if hasattr(model, "towers"):
@@ -145,14 +147,14 @@ def track_head_roles(
 
 
 def role_history(sweep: TrainingSweep, losses: Mapping[int, float] | None = None) -> RoleHistory:
-    """The history in a sweep of `lens.summarize_heads`; `losses` are those of the batches, by their step."""
+    """The history from a sweep of `lens.summarize_heads`; `losses` are training losses by step."""
     losses, by_head = losses or {}, zip(*sweep.results, strict=True)
     heads = tuple(HeadHistory(each[0].where, each[0].head, sweep.steps, each) for each in by_head)
     return RoleHistory(sweep.steps, tuple(losses.get(step + 1, losses.get(step)) for step in sweep.steps), heads)
 
 
 def delimiter_marks(model: Any) -> frozenset[int]:
-    """The ids of delimiters, where the model has one tokenizer."""
+    """The ids of delimiters, if the model has one tokenizer."""
     known = [getattr(model, name, None) for name in ("tokenizer", "target_tokenizer")]
     return delimiter_ids(known[0]) if known[0] is not None and known[1] is None else frozenset()
 
@@ -162,7 +164,7 @@ def head_name(head: HeadHistory) -> str:
 
 
 def first_lasting(steps: Sequence[int], holds: Sequence[bool]) -> int | None:
-    """The first step from which on something holds up to the last one."""
+    """The first step after which a condition always holds."""
     since = None
     for step, true in zip(steps, holds, strict=True):
         since = (step if since is None else since) if true else None
@@ -170,7 +172,7 @@ def first_lasting(steps: Sequence[int], holds: Sequence[bool]) -> int | None:
 
 
 def read_losses(run: Path) -> dict[int, float]:
-    """The training loss of each step in a run's log; nothing where there is none, and torn lines are passed over."""
+    """The training loss of each step in a run's log; {} without a log, incomplete lines are skipped."""
     found = {}
     try:
         lines = (run / "log.jsonl").read_text(encoding="utf8").splitlines()

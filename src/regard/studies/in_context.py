@@ -1,9 +1,9 @@
-"""Demo: in-context learning. A model trained on many lines meets a new one, and gets better point by point (S196).
+"""Demo: in-context learning. A model trained on many lines predicts a new one better with each point (S196).
 
-    2=V;7=L;4=?        this line is new; two points before are enough to know the third
+    2=V;7=L;4=?        this line is new; two points determine the third
 
-It is compared with ridge regression through the points before, which knows that it is a line and leans towards the mean
-of all lines while there are few; and with always predicting the mean height.
+Baselines are ridge regression through the previous points, which assumes a line and shrinks towards the mean of all
+lines; and always predicting the mean height.
 """
 
 from collections.abc import Sequence
@@ -21,16 +21,16 @@ from regard.studies.variant_probes import load_trial
 from regard.text.tokenizer import Tokenizer
 from regard.training.run import Run
 
-PROMPT_POINTS, EVAL_LINES, UNSEEN_SEED = 9, 256, 1_000_003  # the lines that are asked about come from another seed
+PROMPT_POINTS, EVAL_LINES, UNSEEN_SEED = 9, 256, 1_000_003  # test lines come from another seed
 QUICK = ("train.steps=60", "model.dim=32", "model.depth=2")
 LINE_SPREAD = [
     ((2 * most + 1) ** 2 - 1) / 12 for most in (builtin.TOY_MAX_SLOPE, builtin.TOY_MAX_HEIGHT)
 ]  # variance of slope and level
-SURE = 1e-6  # of a point's height: it is told exactly
+SURE = 1e-6  # noise variance of a height: points are exact
 
 
 def format_points(points: Sequence[tuple[int, str]], question: int) -> str:  #: S111
-    """Examples and a question, as the model has seen them: "2=V;7=L;4=" asks for the height at 4."""
+    """Format points and a question as in training: "2=V;7=L;4=" is the question for the height at 4."""
     return "".join(f"{x}={y};" for x, y in points) + f"{question}="
 
 
@@ -52,7 +52,7 @@ def demo_in_context(demo: DemoSettings) -> list[DemoTable]:
 
 
 def errors_by_point(run: Run, lines: int = EVAL_LINES) -> list[dict[str, float]]:  #: S196
-    """The mean squared error at each point, after so many before it: of the model, and of those beside it."""
+    """The mean squared error at each point by the number of previous points: of the model, and of the baselines."""
     assert run.tokenizer is not None
     [made] = find_records([f"toy:regress({PROMPT_POINTS}, {lines}, {UNSEEN_SEED})"])
     assert isinstance(made, ToyDataset)
@@ -69,7 +69,7 @@ def errors_by_point(run: Run, lines: int = EVAL_LINES) -> list[dict[str, float]]
 
 
 def parse_points(texts: list[str]) -> tuple[Tensor, Tensor]:
-    """Places and heights (lines, points), both from the middle."""
+    """Positions and heights (lines, points), both centred."""
     points = [[point.split("=") for point in text.split(";")] for text in texts]
     places = [[int(x) - builtin.TOY_WIDTH // 2 for x, _ in line] for line in points]
     heights = [[builtin.TOY_HEIGHTS.index(y) - len(builtin.TOY_HEIGHTS) // 2 for _, y in line] for line in points]
@@ -77,7 +77,7 @@ def parse_points(texts: list[str]) -> tuple[Tensor, Tensor]:
 
 
 def model_predictions(run: Run, tokenizer: Tokenizer, texts: list[str]) -> Tensor:
-    """The mean height that the model expects at each point (lines, points), from what it says after each =."""
+    """The expected height at each point (lines, points), from the model's distribution after each =."""
     before = list(run.task.specials.single.before)
     ids = torch.tensor([[*before, *tokenizer.encode(text)] for text in texts], device=run.device)
     equals, known = tokenizer.encode("=")[0], [tokenizer.encode(letter)[0] for letter in builtin.TOY_HEIGHTS]
@@ -89,7 +89,7 @@ def model_predictions(run: Run, tokenizer: Tokenizer, texts: list[str]) -> Tenso
 
 
 def ridge_prediction(x: Tensor, y: Tensor, at: Tensor) -> Tensor:
-    """Ridge regression: the likeliest line under the spread of all lines, at a place; exact from two points on."""
+    """Ridge regression: the posterior mean of the height at a position; exact from two points on."""
     table = torch.stack([x, torch.ones_like(x)], -1)
     prior = torch.diag(SURE / torch.tensor(LINE_SPREAD).double())
     line: Tensor = torch.linalg.solve(table.mT @ table + prior, table.mT @ y)

@@ -1,6 +1,6 @@
-"""A kernel against the reference: the error of its outputs, and how its time grows with the length.
+"""Kernel error against the reference, and how a kernel's time grows with the length.
 
-Both are measured where a model calls its kernel, by a hook of that model alone.
+Both are measured where a model calls its kernel, through a hook on that model.
 """
 
 import copy
@@ -26,17 +26,18 @@ from regard.studies.study import MAX_TOKENS
 from regard.studies.variant_probes import probe_batch
 from regard.training.run import Run
 
-SHORTEST, LONG, LAST = 2048, 0.04, 3  # tokens; seconds that end it; lengths that are fitted
+SHORTEST, LONG, LAST = 2048, 0.04, 3  # first length in tokens; seconds that end the search; lengths fitted
 CPU = torch.device("cpu")
-WORDS = 256  # of a vocabulary whose words do not matter
-AGAIN = 5  # times that each length is measured; the quickest counts, for nothing is quicker than it can be
+WORDS = 256  # of a vocabulary that does not matter here
+AGAIN = 5  # repetitions for each length, of which the fastest counts
 KERNEL_CALLS = "*.result"  # the addresses where kernels are called
 
 
 def kernel_error(run: Run) -> float | None:
-    """|A - B| / |B| over a batch: A what the kernel answers, B what `reference` does with the same q, k, v and mask.
+    """Relative error |A - B| / |B| over a batch: A is the kernel's output, B that of `reference` for the same q, k, v
+    and mask.
 
-    The mean over the layers of a trained model; None where nothing attends.
+    The mean over the layers of a trained model; None without attention.
     """
     found, model = list[float](), full_precision(run.model)
 
@@ -44,7 +45,7 @@ def kernel_error(run: Run) -> float | None:
         made, there = plan.run(q, k, v, args), plan.spec.q.is_real
         meant = reference(q, k, v, plan, args)
         one, other = (made, meant) if there is None else (t.transpose(1, 2)[there] for t in (made, meant))
-        found.append(float((one - other).norm() / other.norm().clamp(min=1e-30)))  # outputs of padding do not matter
+        found.append(float((one - other).norm() / other.norm().clamp(min=1e-30)))  # outputs at padding do not matter
         return made
 
     if not any(fnmatchcase(address, KERNEL_CALLS) for address in model.addresses()):
@@ -55,8 +56,8 @@ def kernel_error(run: Run) -> float | None:
 
 
 def full_precision(model: Any) -> Any:
-    """The model with 32-bit products, a copy that shares all weights: the rounding of 16-bit products would hide what
-    a kernel does."""
+    """A copy of the model with 32-bit products that shares all weights: 16-bit rounding would hide the kernel's
+    error."""
     model = copy.copy(model)
     model.c = replace(model.c, precision="fp32") if model.c.precision == "mixed" else model.c
     return model
@@ -68,12 +69,12 @@ def full_precision(model: Any) -> Any:
 def time_exponent(
     read: Callable[[int], config.Recipe], longest: int = MAX_TOKENS, device: torch.device = CPU
 ) -> dict[str, Any]:
-    """The power of n that the time of mixing tokens grows with, the times themselves, and the formula beside them.
+    """The exponent of n in the time of token mixing, the measured times, and the formula.
 
-    `read` gives the recipe for texts of a length, which doubles until a pass takes long enough to be sure of; the
-    longest few are fitted. Timed is what stands between the maps of one layer: the kernel of attention, or the mixer
-    in its place; forward, one text. On a CPU it is the processor's time of one thread: others on the machine, and
-    threads that wait for each other, would hide the law.
+    `read` gives the recipe for a length, which doubles until a pass takes long enough to be measured; the longest few
+    lengths are fitted. The time is that between the projections of one layer: the attention kernel, or the mixer;
+    forward, one text. On a CPU it is CPU time of one thread: other processes and thread synchronisation would hide the
+    power law.
     """
     name = ""
 
@@ -90,7 +91,7 @@ def time_exponent(
 
 
 def time_mixing(c: config.Transformer, length: int, device: torch.device = CPU) -> tuple[float, str]:
-    """Seconds that one layer of a fresh model spends on mixing, and the name of what mixes."""
+    """Seconds that one layer of a new model spends on mixing, and the name of its mixer."""
     model, ids = build_model(c).eval().to(device), torch.randint(WORDS, (1, length), device=device)
     names, best = [mixer_name(c)], math.inf
     for _ in range(AGAIN + 1):
@@ -117,7 +118,7 @@ def time_mixing(c: config.Transformer, length: int, device: torch.device = CPU) 
 
 @contextmanager
 def single_thread() -> Iterator[None]:
-    """One thread for a while."""
+    """Context with one torch thread."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -127,7 +128,7 @@ def single_thread() -> Iterator[None]:
 
 
 def one_layer_model(c: config.Transformer | config.DualEncoder) -> config.Transformer:
-    """One layer of it, with a small vocabulary: the rest is not measured."""
+    """The model with one layer and a small vocabulary: the rest is not measured."""
     if not isinstance(c, config.Transformer) or not isinstance(c.embed, config.TextEmbedding) or c.encoder is not None:
         raise ValueError("the growth with the length is measured of texts that one trunk reads")
     embed = replace(c.embed, vocab=WORDS)
@@ -141,14 +142,14 @@ def uses_attention(c: config.Transformer) -> bool:
 
 
 def mixer_name(c: config.Transformer) -> str:
-    """What mixes tokens where attention does not: a block's mixer, or the cell of a stack."""
+    """The name of the mixer if it is not attention: a block's mixer, or the cell of a recurrent stack."""
     inner = getattr(c.trunk, "mixer", c.trunk)
     return str(getattr(inner, "cell", inner.kind))
 
 
 @contextmanager
 def time_mixer(trunk: nn.Module, spent: list[float], device: torch.device) -> Iterator[None]:
-    """The time inside of what mixes tokens: the first block's mixer, or all of a stack that has no blocks."""
+    """Time the mixing: the first block's mixer, or all of a recurrent stack."""
     blocks: Any = getattr(trunk, "blocks", None)
     part: nn.Module = trunk if blocks is None else getattr(blocks[0], "attn", trunk)
 

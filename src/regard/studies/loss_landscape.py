@@ -2,8 +2,8 @@
 
     L(a, b) = loss(w + a·u + b·v)
 
-Directions are random, and each filter of them (a row of a matrix) is as long as the filter of the weights that it
-moves: else a network whose weights are large would seem flat (Li et al. 2018). Biases and gains stay where they are.
+Directions are random, with each filter (a row of a matrix) scaled to the norm of the corresponding filter of the
+weights: otherwise a network with large weights would seem flat (Li et al. 2018). Biases and gains are not moved.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ from regard.training.validation import validate
 
 @dataclass(frozen=True)
 class LossSlice:
-    """Losses over steps along both directions: losses[i][j] is at a = places[i], b = places[j]; 0 is the middle."""
+    """Losses over steps along both directions: losses[i][j] is at a = places[i], b = places[j]; 0 is the centre."""
 
     places: tuple[float, ...]
     losses: tuple[tuple[float, ...], ...]
@@ -35,14 +35,14 @@ class LossSlice:
 
     @property
     def rise(self) -> float:
-        """How much higher the loss is at the rim than in the middle, in the mean."""
+        """The mean loss at the border minus the loss at the centre."""
         last = len(self.places) - 1
         rim = [self.losses[i][j] for i in range(last + 1) for j in range(last + 1) if {i, j} & {0, last}]
         return sum(rim) / len(rim) - self.middle
 
     @property
     def bent(self) -> float:
-        """The part of the places inside where the surface bends down along a row or a column: a bowl has none."""
+        """The fraction of inner points with negative curvature along a row or column: 0 for a convex bowl."""
         count, inner = 0, range(1, len(self.places) - 1)
         for i in inner:
             for j in inner:
@@ -56,9 +56,9 @@ class LossSlice:
 def slice_loss(  #: S195
     model: nn.Module, loss: Callable[[], float], span: float = 1.0, steps: int = 11, seed: int = 0
 ) -> LossSlice:
-    """The slice through a model's loss, from -span to span along both directions; its weights are as before after it.
+    """The slice through a model's loss, from -span to span along both directions; its weights are restored afterwards.
 
-    `loss` reads the model as it stands. With span 1 a filter is moved by its own length.
+    `loss` is called with the moved model. With span 1 a filter is moved by its own norm.
     """
     if steps < 3 or steps % 2 == 0:
         raise ValueError(f"steps: {steps}; an odd number from 3 on has a middle")
@@ -79,7 +79,7 @@ def slice_loss(  #: S195
 
 
 def random_direction(weight: Tensor, chance: torch.Generator) -> Tensor:
-    """A random tensor whose filters are as long as the weight's."""
+    """A random tensor whose filters have the norms of the weight's."""
     drawn = torch.randn(weight.shape, generator=chance).to(weight)
     lengths = (each.detach().flatten(1).norm(dim=1) for each in (weight, drawn))
     own, theirs = (length.view(-1, *[1] * (weight.dim() - 1)) for length in lengths)
@@ -89,7 +89,7 @@ def random_direction(weight: Tensor, chance: torch.Generator) -> Tensor:
 
 @contextmanager
 def restore_weights_after(weights: list[nn.Parameter]) -> Iterator[list[Tensor]]:
-    """Copies of some weights, which are put back afterwards, bit for bit."""
+    """Copies of some weights, restored afterwards, bit for bit."""
     start = [weight.detach().clone() for weight in weights]
     try:
         with torch.no_grad():

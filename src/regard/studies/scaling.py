@@ -1,13 +1,13 @@
 """Scaling laws by experiment: one recipe trained in several widths for the same tokens, and a power law fitted.
 
-    log L = -alpha log N + C                  a line in the logarithms (Kaplan et al. 2020)
-    L = E + A N^-alpha                        the same above a floor E that no size goes below (Hoffmann et al. 2022)
+    log L = -alpha log N + C                  linear in the logarithms (Kaplan et al. 2020)
+    L = E + A N^-alpha                        the same above an irreducible loss, the floor E (Hoffmann et al. 2022)
 
-Few sizes determine a line well and a floor badly. So both are given with their residual at each size, the line's alpha
-with its standard error, and the floor with the whole range that would do nearly as well.
+Few sizes determine a line well and a floor badly. Both are therefore reported with their residuals, the line's alpha
+with its standard error, and the floor with the range of values that fit nearly as well.
 
-Sizes are counted as Kaplan et al. did, in weights of the trunk: embedding tables say nothing of depth. All sizes learn
-at the recipe's rate; what a tuned one would gain is not seen here.
+Size is the number of trunk weights, as in Kaplan et al., without embedding tables. All sizes use the recipe's learning
+rate; the gain of tuning it for each size is not measured.
 """
 
 import math
@@ -24,15 +24,15 @@ from regard.studies.table import VariantRow, variant_rows
 from regard.studies.trials import TrialReporter, no_output
 from regard.zoo.recipe import read_recipe
 
-MIN_SIZES = 4  # sizes, for a floor needs three and says nothing without one more
-NEARLY = 2.0  # a floor is possible where what is left over is at most so many times the least
-STEPS = 400  # floors that are tried between zero and the lowest loss
+MIN_SIZES = 4  # sizes: a fit with floor has three parameters, and needs one degree of freedom
+NEARLY = 2.0  # a floor is plausible if its residual is at most so many times the least
+STEPS = 400  # floors tried between zero and the lowest loss
 
 
 @dataclass(frozen=True)
 class ScalingLaw:
-    """L = floor + scale·N^-alpha. `left` is what each loss is above the law, as a part of it; `error` is the standard
-    error of alpha, and `floors` the range of floors that fit nearly as well (both only where there is such a thing)."""
+    """A scaling law, L = floor + scale·N^-alpha. `left` are relative residuals; `error` is the standard error of alpha,
+    and `floors` the range of floors that fit nearly as well (both only where defined)."""
 
     alpha: float
     scale: float
@@ -46,12 +46,12 @@ class ScalingLaw:
 
     @property
     def miss(self) -> float:
-        """The root of the mean square of what is left over."""
+        """The root mean square residual."""
         return math.sqrt(sum(each * each for each in self.left) / len(self.left))
 
 
 def fit_power_law(sizes: Sequence[float], losses: Sequence[float], floor: float = 0.0) -> ScalingLaw:  #: S144
-    """The least squares in the logarithms, above a floor that is given."""
+    """Least squares in the logarithms, above a given floor."""
     check_points(sizes, losses, floor)
     x, y = [math.log(size) for size in sizes], [math.log(loss - floor) for loss in losses]
     at, level = sum(x) / len(x), sum(y) / len(y)
@@ -65,7 +65,7 @@ def fit_power_law(sizes: Sequence[float], losses: Sequence[float], floor: float 
 
 
 def fit_with_floor(sizes: Sequence[float], losses: Sequence[float]) -> ScalingLaw:
-    """The floor whose line leaves least over, and the floors that leave at most twice as much."""
+    """The floor with the least residual, and the floors with at most twice as much."""
     lowest = min(losses)
     tried = [fit_power_law(sizes, losses, lowest * step / STEPS) for step in range(STEPS)]
     best = min(range(STEPS), key=lambda i: tried[i].miss)
@@ -77,7 +77,7 @@ def fit_with_floor(sizes: Sequence[float], losses: Sequence[float]) -> ScalingLa
 
 
 def search_floor(sizes: Sequence[float], losses: Sequence[float], low: float, high: float) -> float:
-    """Golden section: the floor between two that leaves least over."""
+    """Golden-section search for the floor with the least residual."""
     golden = (math.sqrt(5) - 1) / 2
     for _ in range(80):
         one, other = high - golden * (high - low), low + golden * (high - low)
@@ -103,8 +103,8 @@ WIDTH = "model.dim"
 
 @dataclass(frozen=True)
 class ScalingFamily:
-    """Models that differ in their width alone, from the smallest, and the laws through their losses; a law that
-    cannot be fitted is not there, and `refused` says why."""
+    """Models that differ only in width, smallest first, and the laws fitted to their losses; `refused` is the reason
+    why a law could not be fitted."""
 
     name: str
     sizes: tuple[int, ...]
@@ -119,7 +119,7 @@ class ScalingFamily:
 
 
 def choose_widths(recipe: config.Recipe, count: int) -> list[int]:
-    """From a quarter of the recipe's width up to all of it, evenly in the logarithm; heads keep an even width."""
+    """Widths from a quarter of the recipe's to all of it, evenly spaced in the logarithm; head widths stay even."""
     trunk: Any = recipe.model.trunk
     heads = getattr(getattr(trunk, "attention", None), "heads", None)
     unit = 2 * heads if isinstance(heads, int) else 8
@@ -131,7 +131,7 @@ def choose_widths(recipe: config.Recipe, count: int) -> list[int]:
 
 
 def parse_widths(text: str, recipe: config.Recipe) -> list[int]:
-    """A number of widths, or the widths themselves."""
+    """Parse a number of widths, or the widths themselves."""
     words = text.split(",")
     if not all(word.strip().isdigit() and len(word.strip()) < 7 for word in words):
         raise config.ConfigError(f"--sizes {text}: expected a number of sizes, or widths such as 32,48,64,96")
@@ -142,7 +142,7 @@ def parse_widths(text: str, recipe: config.Recipe) -> list[int]:
 
 
 class ScalingStudy:
-    """A comparison of widths, for the recipe as it is and for each other family that is asked for."""
+    """A scaling study: widths of the recipe and of each other requested family."""
 
     def __init__(
         self, recipe: str, keys: tuple[str, ...], out: Path, *, widths: str = "5", families: tuple[str, ...] = (),
@@ -185,7 +185,7 @@ def fit_family(compared: StudyRun, table: StudyPart) -> ScalingFamily:
 
 
 def trunk_parameters(run: Path) -> int:
-    """The weights of the trunk of a run."""
+    """The number of trunk weights of a run."""
     shape = meta_model(config.read_toml(config.Recipe, run / "config.toml").model)
     names = ((name, weight) for name, weight in shape.named_parameters() if name.startswith(("trunk.", "encoder.")))
     return sum(weight.numel() for name, weight in names if ".positions." not in name)
@@ -199,7 +199,7 @@ def format_scaling(found: list[ScalingFamily]) -> str:
 
 
 def family_lines(each: ScalingFamily) -> list[str]:
-    """The sizes, their losses and what both laws leave over; then the laws in words."""
+    """Sizes, losses and residuals of both laws; then the laws as sentences."""
     told = [each.name, f"  {'weights':>12}  {'validation':>17}  {'line':>7}  {'floored':>7}"]
     for place, (size, row) in enumerate(zip(each.sizes, each.rows, strict=True)):
         left = [f"{100 * law.left[place]:+6.2f}%" for law in (each.line, each.floored) if law]

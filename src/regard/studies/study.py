@@ -1,10 +1,10 @@
-"""A study: a recipe, the settings that all variants share, and the axes that differ, every value with every other.
+"""Study: a recipe, settings shared by all variants, and axes that vary, in all combinations.
 
     model.kernel=reference,local  train.context=64,128        2 x 2 variants, each trained from every seed
 
-A comma parts values, but not inside of brackets or quotes. One value is a setting that all variants share. The key
-`recipe` names whole recipes beside each other. A built-in study is a TOML file here, of one part or several; there a
-variant may also be a line of settings that go together: "near: model.kernel=local; model.mask=causal & window(16)".
+A comma separates values, except inside brackets or quotes. A single value is a setting of all variants. The key
+`recipe` compares whole recipes. A built-in study is a TOML file in this package, with one or more parts; there a
+variant may also be a line of several settings: "near: model.kernel=local; model.mask=causal & window(16)".
 """
 
 import itertools
@@ -21,14 +21,14 @@ from regard.config.overrides import parse_value
 from regard.zoo.recipe import read_recipe
 
 RECIPE_KEY, VARIANT_KEY = "recipe", "variant"
-MAX_TOKENS, QUICK_TOKENS = 131_072, 4096  # tokens of texts that are timed; and where it is to be quick
+MAX_TOKENS, QUICK_TOKENS = 131_072, 4096  # tokens of texts for timing; and with --quick
 PAIRS = {"(": ")", "[": "]", "{": "}"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class StudyTable:
-    """One table. `over` names the key that a figure is drawn along; `beyond` asks models about texts so many times as
-    long as those they were trained on; `quick` are settings that make it a matter of a minute."""
+    """One table of a study. `over` is the key on the x axis of a figure; `beyond` evaluates on texts so many times as
+    long as in training; `quick` are settings for a run of a minute."""
 
     recipe: str
     name: str = ""
@@ -49,8 +49,8 @@ class StudyTable:
 
 @dataclass(frozen=True, kw_only=True)
 class StudyPlan:
-    """What is asked, in one or several tables; `minutes` is what all of it takes on two cores. The time of mixing is
-    measured on texts of up to `longest` tokens."""
+    """A study plan of one or more tables; `minutes` is its duration on two cores. The time of mixing is measured up to
+    `longest` tokens."""
 
     title: str = ""
     about: str = ""
@@ -66,7 +66,7 @@ class StudyPlan:
 
 @dataclass(frozen=True)
 class StudyVariant:
-    """One row of a table: its settings, and the recipe that they make, or the sentence that refuses them."""
+    """A variant, one row of a table: its settings, and its recipe, or the error that refuses it."""
 
     name: str
     chosen: tuple[tuple[str, str], ...]  # key and value, as typed
@@ -80,17 +80,17 @@ class StudyVariant:
         return file_slug(self.name)
 
     def read(self, *more: str) -> config.Recipe:
-        """Its recipe, with more settings laid over it."""
+        """Its recipe, with further overrides."""
         return read_recipe(self.source, [*self.changes, *more])
 
 
 def file_slug(name: str) -> str:
-    """A name that every file system takes."""
+    """A file name that is valid on every file system."""
     return re.sub(r"[^\w.+-]+", "-", name).strip("-.") or "all"
 
 
 def study_from_keys(recipe: str, changes: Iterable[str], seeds: int = 3) -> StudyPlan:
-    """The study that a command line asks for: a recipe and its keys."""
+    """The study of a command line: a recipe and its keys."""
     lines = list(changes)
     for line in lines:
         key, equals, value = line.partition("=")
@@ -104,7 +104,7 @@ def study_from_keys(recipe: str, changes: Iterable[str], seeds: int = 3) -> Stud
 
 
 def builtin_studies() -> dict[str, str]:
-    """The ready-made studies by name, and what each asks."""
+    """The built-in studies by name, with their titles."""
     return {name: str(table.get("title", "")) for name, table in builtin_tables().items()}
 
 
@@ -115,7 +115,7 @@ def builtin_tables() -> dict[str, dict[str, object]]:
 
 
 def load_study(name: str, changes: Iterable[str] = (), quick: bool = False) -> StudyPlan:
-    """A ready-made study; changes are laid over what its parts share."""
+    """A built-in study; changes override the settings shared by its parts."""
     known = builtin_tables()
     if name not in known:
         raise config.ConfigError(f"{name}: no such study{did_you_mean(name, known)} there are {', '.join(known)}")
@@ -137,7 +137,7 @@ def parse_axes(lines: Iterable[str]) -> list[tuple[str, list[str]]]:
 
 
 def split_values(source: str) -> list[str]:
-    """Parted at commas that stand in no bracket and no quotes: "window(8, 2),causal" is two values."""
+    """Split at commas outside brackets and quotes: "window(8, 2),causal" is two values."""
     found, open, quote = [""], list[str](), ""
     for letter in source:
         if quote:
@@ -156,7 +156,7 @@ def split_values(source: str) -> list[str]:
 
 
 def expand_variants(part: StudyTable) -> list[StudyVariant]:
-    """Every combination, in the order in which they were said."""
+    """Every combination of values, in the order given."""
     known = parse_axes(part.grid)
     for key, values in known:
         if len(set(values)) < len(values):
@@ -177,7 +177,7 @@ def expand_variants(part: StudyTable) -> list[StudyVariant]:
 
 
 def parse_named_variant(line: str) -> tuple[str, list[str]]:
-    """The name of a variant and its settings: "near: a=1; b=2"."""
+    """The name and settings of a variant: "near: a=1; b=2"."""
     name, colon, rest = line.partition(":")
     if not colon or "=" in name:
         name, rest = line, line
@@ -195,7 +195,7 @@ def build_variant(name: str, chosen: tuple[tuple[str, str], ...], settings: list
 
 
 def shorten_keys(keys: list[str]) -> dict[str, str]:
-    """Each key by as few of its last words as tell it from the others; `kind` is called after what it is of."""
+    """Shorten each key to as few of its last components as are unique; `kind` keeps the component before it."""
     found = {}
     for key in keys:
         words = (key.removesuffix(".kind") if "." in key else key).split(".")
@@ -206,7 +206,7 @@ def shorten_keys(keys: list[str]) -> dict[str, str]:
 
 
 def unique_folders(variants: list[StudyVariant]) -> Iterator[StudyVariant]:
-    """Two names that a file system would not tell apart get a number."""
+    """Number folder names that a file system would not distinguish."""
     seen: set[str] = set()
     for variant in variants:
         count, name = 1, variant.name

@@ -1,6 +1,6 @@
-"""Results of a study as a table: one row a variant, and a column for whatever at least one of them has.
+"""Result tables of a study: one row per variant, and a column for every quantity that at least one of them has.
 
-A loss is a mean over the seeds and its standard deviation (of a sample, so that two seeds have one).
+A loss is a mean over the seeds and its sample standard deviation.
 """
 
 import csv
@@ -19,12 +19,12 @@ from regard.studies.comparison import StudyPart, StudyRun
 from regard.studies.demo import align_columns
 from regard.studies.study import StudyVariant
 
-ALIKE = 0.02  # parameters that differ by less are the same size
+ALIKE = 0.02  # parameter counts that differ by less are the same size
 
 
 @dataclass(frozen=True)
 class MeanSpread:
-    """A mean over seeds, how far they are apart, and the numbers themselves."""
+    """The mean over seeds, their spread, and the values."""
 
     mean: float
     spread: float | None
@@ -36,7 +36,7 @@ class MeanSpread:
 
 @dataclass(frozen=True)
 class VariantRow:
-    """What is known of a variant; `refused` is why nothing is."""
+    """The results of a variant; `refused` is the reason if there are none."""
 
     name: str
     chosen: dict[str, str]
@@ -85,7 +85,7 @@ def mean_and_spread(numbers: list[float]) -> MeanSpread | None:
 # ---------------------------------------------------------------- for people
 
 
-# What a column is called, and what it says of a row; a column that says nothing of any row is left out.
+# Column titles, and the cell of a row; columns without any cell are left out.
 def table_columns(rows: list[VariantRow]) -> dict[str, list[str]]:
     scores = dict.fromkeys(name for each in rows for name in each.scores)
     lengths = dict.fromkeys(length for each in rows for length in each.beyond)
@@ -114,7 +114,7 @@ def format_growth(growth: dict[str, Any]) -> str:
 
 
 def format_tables(compared: StudyRun) -> str:
-    """Every table under its title."""
+    """All tables with their titles."""
     parts = []
     for table in compared.tables:
         head = [table.part.title, ""] if table.part.title else []
@@ -125,14 +125,14 @@ def format_tables(compared: StudyRun) -> str:
 
 
 def format_columns(rows: list[VariantRow]) -> str:
-    """Columns under each other, and below what a reader should know."""
+    """Aligned columns, with notes below."""
     refused = {place: each.refused for place, each in enumerate(rows) if each.refused}
     table = align_columns([each.name for each in rows], table_columns(rows), refused)
     return "\n".join([table, *(f"note: {note}" for note in table_notes(rows))])
 
 
 def table_notes(rows: list[VariantRow]) -> Iterator[str]:
-    """What makes a table less than a fair comparison, or may surprise in it."""
+    """Notes on what makes a comparison unfair, or may be surprising."""
     sizes = {each.name: each.parameters for each in rows if each.parameters}
     if sizes and max(sizes.values()) > (1 + ALIKE) * min(sizes.values()):
         most, least = max(sizes, key=lambda name: sizes[name]), min(sizes, key=lambda name: sizes[name])
@@ -154,8 +154,8 @@ def table_notes(rows: list[VariantRow]) -> Iterator[str]:
 
 
 def differing_settings(table: StudyPart) -> dict[str, dict[str, str]]:
-    """Every setting that is not the same in all variants, by its path: what each has. Not only what was typed: a
-    setting may bring others with it, as the kind of an optimizer its learning rate."""
+    """Every setting that differs between variants, by its path, with the value of each. This includes derived ones: the
+    kind of an optimizer also changes its learning rate."""
     trees = {
         each.name: {path: typed_value(value) for path, value in config_leaves(config.to_dict(each.recipe))}
         for each in table.variants
@@ -167,12 +167,12 @@ def differing_settings(table: StudyPart) -> dict[str, dict[str, str]]:
 
 
 def typed_value(value: Any) -> str:
-    """A setting in the words that are typed."""
+    """A setting as it is typed."""
     return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def format_differing_settings(table: StudyPart) -> list[str]:
-    """What differs, a line for each setting; where nothing does there is nothing to tell."""
+    """One line for each differing setting; none if there is no difference."""
     found = differing_settings(table)
     names = list(next(iter(found.values()), {}))
     cells = {name: [values[name] for values in found.values()] for name in names}
@@ -183,7 +183,7 @@ def format_differing_settings(table: StudyPart) -> list[str]:
 
 
 def study_results(compared: StudyRun) -> dict[str, Any]:
-    """All that a comparison found: what the page shows and scripts read."""
+    """All results of a study, for the page and for scripts."""
     known = ("regard", "torch", "processor", "device", "threads", "started", "command")
     tables = []
     for table in compared.tables:
@@ -204,7 +204,7 @@ def study_results(compared: StudyRun) -> dict[str, Any]:
 
 
 def write_results(compared: StudyRun) -> Path:
-    """compare.csv; and the tables into compare.json, beside what they were made of."""
+    """Write compare.csv, and the tables to compare.json beside their data."""
     compared.kept["tables"] = study_results(compared)["tables"]
     compared.save()
     parts = [
@@ -229,7 +229,7 @@ def row_dict(each: VariantRow) -> dict[str, Any]:
 
 
 def rows_to_csv(rows: list[VariantRow], title: str = "") -> str:
-    """One line a variant."""
+    """CSV with one line per variant."""
     scores = dict.fromkeys(name for each in rows for name in each.scores)
     lengths = dict.fromkeys(length for each in rows for length in each.beyond)
     head = ["table", "variant", "refused", "parameters", "tokens", "validation", "spread", *scores,

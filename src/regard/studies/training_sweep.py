@@ -1,10 +1,10 @@
-"""Training sweep: one function asked of the model at every kept step of a run.
+"""Training sweep: one function evaluated on the model at every snapshot of a run.
 
     sweep = sweep_training("runs/lab", lambda model: lens.logit_lens(model, "ROMEO: I"))
     for step, model in stream_models("runs/lab"): ...
 
-What is kept of a run are its snapshots (train.snapshots) and those checkpoints that are there. One model is built, and
-its weights are replaced from step to step: it answers as the model of each folder alone would, to the bit.
+Steps are those of the run's snapshots (train.snapshots) and remaining checkpoints. One model is built, and its weights
+are replaced from step to step: outputs are bit-identical to loading each folder separately.
 """
 
 import re
@@ -28,7 +28,7 @@ Row = dict[str, Value]
 
 @dataclass(frozen=True)
 class SavedStep:
-    """A step of a training, and the folder or id with its weights."""
+    """A training step, and the folder or id with its weights."""
 
     step: int
     path: str
@@ -36,25 +36,26 @@ class SavedStep:
 
 @dataclass(frozen=True, eq=False)
 class TrainingSweep(LensResult):
-    """What a function found at each step: `results` are what it returned, `steps` where."""
+    """The function's value at each step: `results` are the values, `steps` the steps."""
 
     steps: tuple[int, ...]
     results: tuple[Any, ...]
     title: str = "What becomes of it over training?"
 
     def map(self, function: Callable[[Any], Any], title: str | None = None) -> "TrainingSweep":
-        """The sweep of what a function makes of each result: a number can be drawn."""
+        """The sweep with a function applied to each result, for example to get a number that can be drawn."""
         return TrainingSweep(self.steps, tuple(map(function, self.results)), title or self.title)
 
     def table(self) -> Table:
-        """A row for each step of numbers; of tables and lists their own rows, each with its step."""
+        """One row per step for numbers; the rows of tables and lists are preceded by their step."""
         found = [(step, result_rows(result)) for step, result in zip(self.steps, self.results, strict=True)]
         columns = tuple(dict.fromkeys(name for _, rows in found for row in rows for name in row))
         rows = tuple((step, *(row.get(name) for name in columns)) for step, rows in found for row in rows)
         return Table(self.title, ("step", *columns), rows)
 
     def picture(self) -> Picture | None:
-        """Lines over steps, where the results are numbers; the steps stand side by side, however far apart."""
+        """Lines over steps, if the results are numbers; steps are evenly spaced on the axis, whatever their
+        distance."""
         numbers = [result_numbers(result) for result in self.results]
         if not numbers or any(each is None for each in numbers):
             return None
@@ -67,10 +68,10 @@ def sweep_training(
     run: Source, function: Callable[[Any], Any], *, steps: Sequence[int] | None = None, title: str | None = None,
     device: str = "auto", dtype: str = "fp32", progress: Callable[[int, int], object] | None = None,
 ) -> TrainingSweep:  # fmt: skip
-    """What a function of a model, of `regard.lens` or any other, returns at every kept step.
+    """Evaluate a function of a model, from `regard.lens` or any other, at every saved step.
 
-    `run` is the folder of a run, or a list of folders and hub ids ("owner/name@step1000"); `steps` chooses among those
-    that are kept. The function leaves the model as it found it. `progress` hears how many steps are done, of how many.
+    `run` is the folder of a run, or a list of folders and hub ids ("owner/name@step1000"); `steps` selects saved steps.
+    The function must not change the model. `progress` is called with the number of steps done, and of all steps.
     """
     saved, results = saved_steps(run, steps), []
     for done, (_, model) in enumerate(open_steps(saved, device, dtype), 1):
@@ -84,7 +85,7 @@ def sweep_training(
 def stream_models(
     run: Source, *, steps: Sequence[int] | None = None, device: str = "auto", dtype: str = "fp32"
 ) -> Iterator[tuple[int, Any]]:
-    """Each kept step with the model at it: always the same object, in evaluation mode, with other weights."""
+    """Each saved step with its model: always the same object in evaluation mode, with other weights."""
     return open_steps(saved_steps(run, steps), device, dtype)
 
 
@@ -99,8 +100,8 @@ def open_steps(saved: Sequence[SavedStep], device: str, dtype: str) -> Iterator[
 
 
 def replace_weights(model: Any, path: str) -> None:
-    """The weights of a folder in place of a model's own. They take memory of their own: what was computed from the old
-    ones, and still refers to them, stays what it was."""
+    """Replace a model's weights by those of a folder, in new memory: earlier results that refer to the old tensors do
+    not change."""
     found = folder_in_dtype(read_folder.read_model_folder(path), next(model.parameters()).dtype, as_stored=False)
     if found.config != model.c:
         raise DataError(f"{path}: holds another model than the step before it; name steps of one training")
@@ -114,7 +115,7 @@ def replace_weights(model: Any, path: str) -> None:
 
 
 def saved_steps(run: Source, steps: Sequence[int] | None = None) -> list[SavedStep]:
-    """The steps of a run whose weights are there, or those of a list of folders and ids, in order."""
+    """The steps of a run with saved weights, or those of a list of folders and ids, in order."""
     found = kept_steps(Path(run)) if isinstance(run, str | Path) else listed_steps([str(each) for each in run])
     if steps is None:
         return found
@@ -126,7 +127,7 @@ def saved_steps(run: Source, steps: Sequence[int] | None = None) -> list[SavedSt
 
 
 def kept_steps(run: Path) -> list[SavedStep]:
-    """The snapshots and the whole checkpoints of a run; a step that has both has the same weights in both."""
+    """The snapshots and complete checkpoints of a run; a step with both has the same weights in both."""
     whole = [each for each in (*locate.list_checkpoints(run), *locate.list_snapshots(run))
              if (each / MANIFEST_NAME).is_file()]  # fmt: skip
     if not whole:
@@ -137,7 +138,7 @@ def kept_steps(run: Path) -> list[SavedStep]:
 
 
 def listed_steps(paths: list[str]) -> list[SavedStep]:
-    """Folders or ids by the steps that end their names ("step-000128", "name@step1000"); else by their place."""
+    """Folders or ids by the steps that end their names ("step-000128", "name@step1000"); else by index."""
     if not paths:
         raise ConfigError("run: an empty list; name a run, or folders of models")
     found = [re.search(r"(?:step[-_]?|@)([0-9]+)$", path.rstrip("/")) for path in paths]
@@ -153,7 +154,7 @@ def listed_steps(paths: list[str]) -> list[SavedStep]:
 
 
 def result_numbers(result: Any) -> dict[str, float] | None:
-    """A result that is a number or has numbers by their names."""
+    """A result that is a number, or has named numbers."""
     if isinstance(result, Tensor) and result.numel() == 1:
         return {"value": result.item()}
     if isinstance(result, bool | int | float):
@@ -163,7 +164,7 @@ def result_numbers(result: Any) -> dict[str, float] | None:
 
 
 def result_rows(result: Any) -> list[Row]:
-    """The rows that a result has of a table: a number, numbers by name, a lens's table, records and lists of them."""
+    """The table rows of a result: a number, named numbers, a lens's table, records and lists of them."""
     if (numbers := result_numbers(result)) is not None:
         return [dict(numbers)]
     if isinstance(result, LensResult):

@@ -1,7 +1,7 @@
 """Trials of a study: one variant and one seed each, an ordinary run in its own folder, so that each resumes.
 
-They go seed by seed: all variants from the first seed, then all from the second. Whatever slows the machine for a
-while slows all of them, and a study that is stopped early has a whole table, of fewer seeds.
+They run seed by seed: all variants from the first seed, then all from the second. Temporary slowness of the machine
+affects all variants, and a study that is stopped early has a complete table, of fewer seeds.
 """
 
 import json
@@ -21,9 +21,9 @@ from regard.studies.study import StudyVariant
 from regard.training.api import fit, resume_fit
 from regard.training.trainer import FitResult
 
-# A ValueError that these rooms raise is a refusal: a setting asks for what cannot be done, and the sentence says which.
+# A ValueError raised in these packages is a refusal: a setting that cannot work, with the reason in its message.
 MEMORY = "out of memory"
-FEW = 3  # steps at the beginning whose times tell of warming up
+FEW = 3  # first steps whose times are excluded as warm-up
 
 TrialReporter = Callable[[str], object]
 
@@ -42,7 +42,7 @@ class StudyTrial:
 
     @property
     def recipe(self) -> config.Recipe:
-        """As it is trained. Texts are not sampled at the end: they would not all be read."""
+        """Its recipe. No final samples are generated, since a study has too many to read."""
         made = self.variant.recipe
         assert made is not None
         train = replace(made.train, seed=made.train.seed + self.seed)
@@ -55,7 +55,8 @@ def list_trials(variants: list[StudyVariant], seeds: int, out: Path) -> list[Stu
 
 
 def run_trial(member: StudyTrial, command: str = "") -> dict[str, Any] | FitResult:
-    """Train a member to its end, or go on with it; what it found, why it was refused, or how it was interrupted."""
+    """Train a trial to its end, or resume it; returns its results, the reason of a refusal, or how it was
+    interrupted."""
     if member.variant.recipe is None:
         return {"refused": str(member.variant.problem)}
     try:
@@ -66,20 +67,20 @@ def run_trial(member: StudyTrial, command: str = "") -> dict[str, Any] | FitResu
     except Exception as problem:
         said = refusal_sentence(problem)
         if not locate.list_checkpoints(member.path):
-            shutil.rmtree(member.path, ignore_errors=True)  # it never was a run
-        return {"refused": said} if said else {"refused": bug_sentence(problem), "again": True}  # the others go on
+            shutil.rmtree(member.path, ignore_errors=True)  # no step was taken
+        return {"refused": said} if said else {"refused": bug_sentence(problem), "again": True}  # the others continue
     return done if done.interrupted else trial_results(member.path, done)
 
 
 def refusal_sentence(problem: BaseException) -> str | None:
-    """What to say of a variant that could not be trained; nothing where it is no fault of the variant."""
+    """The reason why a variant could not be trained; None if the variant is not the cause."""
     if isinstance(problem, UserError):
         return str(problem)
     return MEMORY if is_out_of_memory(problem) else None
 
 
 def bug_sentence(problem: Exception) -> str:
-    """An unexpected exception, in one line; REGARD_DEBUG=1 shows where."""
+    """An unexpected exception in one line; REGARD_DEBUG=1 shows the traceback."""
     if os.environ.get("REGARD_DEBUG"):
         raise problem
     first = next(iter(str(problem).splitlines()), "")
@@ -87,7 +88,7 @@ def bug_sentence(problem: Exception) -> str:
 
 
 def trial_results(path: Path, done: FitResult) -> dict[str, Any]:
-    """What a run that came to its end is remembered by."""
+    """The stored results of a finished run."""
     facts, steps = read_json_table(path / "run.json"), logged_steps(path / "log.jsonl")
     return {
         "parameters": facts.get("parameters"),
@@ -109,7 +110,7 @@ def logged_steps(path: Path) -> list[dict[str, Any]]:
 
 
 def median_step_seconds(steps: list[dict[str, Any]]) -> float | None:
-    """The median of the times between steps: neither a pause nor the compiler moves it."""
+    """The median time between steps, which neither pauses nor compiling affect."""
     times = [(line["step"], line["seconds"]) for line in steps]
     each = [later - before for (m, before), (n, later) in zip(times, times[1:], strict=False)
             if n == m + 1 and m >= min(FEW, len(times) // 2)]  # fmt: skip

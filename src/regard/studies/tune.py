@@ -2,8 +2,8 @@
 
     learning rate  ->  warm-up  ->  batch  ->  dropout  ->  shape                                       (S101)
 
-Each stage tries values around the best so far, from the same seeds. What was tried before is not tried again. Not a
-search of all combinations: it finds a good valley soon, and not the deepest one.
+Each stage tries values around the best so far, from the same seeds, without repetitions. This is coordinate search, not
+a search of all combinations: it finds a good optimum quickly, and not the best one.
 """
 
 import math
@@ -29,7 +29,7 @@ AS_IT_IS = "as it is"
 
 @dataclass(frozen=True)
 class TuningTrial:
-    """Settings that were tried in a stage, and what came of them."""
+    """Settings tried in a stage, and their results."""
 
     stage: str
     name: str
@@ -46,7 +46,7 @@ def propose_learning_rates(c: config.Recipe) -> Iterator[Changes]:
 
 
 def propose_warmups(c: config.Recipe) -> Iterator[Changes]:
-    """A half and twice as long; from none, a twentieth of the run."""
+    """Half and twice the warm-up; from none, a twentieth of the run."""
     warmup, steps = c.train.schedule.warmup, c.train.steps
     for each in (warmup // 2, 2 * warmup) if warmup else (max(1, (steps or 1000) // 20),):
         if steps is None or each <= steps // 2:
@@ -69,7 +69,7 @@ def propose_dropouts(c: config.Recipe) -> Iterator[Changes]:
 
 
 def propose_shapes(c: config.Recipe) -> Iterator[Changes]:
-    """Deeper and narrower, shallower and wider: about as many weights, of which a block has 12·dim²."""
+    """Deeper and narrower, shallower and wider: about as many weights, since a block has 12·dim²."""
     trunk: Any = c.model.trunk
     heads = getattr(getattr(trunk, "attention", None), "heads", 1)
     if not isinstance(heads, int):
@@ -91,8 +91,8 @@ STAGES: dict[str, tuple[str, Offers]] = {  #: S101
 
 
 def tuning_stages(keys: Iterable[str]) -> dict[str, Offers]:
-    """The stages in their order. A key with several values says what is tried in its own stage, or is one of its own
-    after all others."""
+    """The stages in order. A key with several values replaces the values of its own stage, or adds a stage after all
+    others."""
     found = {name: offers for name, (_, offers) in STAGES.items()}
     for key, values in parse_axes(keys):
         if len(values) > 1:
@@ -105,11 +105,11 @@ def propose_values(key: str, values: list[str]) -> Offers:
     return lambda c: ((f"{key}={value}",) for value in values)
 
 
-Found = tuple[MeanSpread | None, str]  # the loss, or why there is none
+Found = tuple[MeanSpread | None, str]  # the loss, or the reason why there is none
 
 
 class TuningRun:
-    """A recipe on its way to a better one; each stage is a comparison in a folder of its own."""
+    """A tuning run; each stage is a comparison in a folder of its own."""
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class TuningRun:
         self.known: dict[str, Found] = {}
 
     def run(self) -> int | None:
-        """All stages; the signal that stopped it, if one did."""
+        """Run all stages; returns the signal that stopped it, if any."""
         create_folder(self.out)
         for place, (stage, offers) in enumerate(self.stages.items(), 1):
             if (stopped := self.stage(self.out / file_slug(f"{place} {stage}"), stage, offers)) is not None:
@@ -137,7 +137,7 @@ class TuningRun:
         return None
 
     def stage(self, folder: Path, stage: str, offers: Offers) -> int | None:
-        """Try what is offered around the best so far, and the best itself where it is not known yet."""
+        """Try the proposals around the best so far, and the best itself if it is not known yet."""
         around = offers(read_recipe(self.recipe, self.best))
         asked = {AS_IT_IS: self.best, **{" ".join(each): merge_changes(self.best, each) for each in around}}
         asked = {name: c for name, c in asked.items() if name == AS_IT_IS or self.key(c) != self.key(self.best)}
@@ -153,7 +153,7 @@ class TuningRun:
         return None
 
     def learn(self, folder: Path, stage: str, new: dict[str, Changes]) -> int | None:
-        """Train with each of some settings."""
+        """Train with each of several settings."""
         if not new:
             return None
         parts = tuple(StudyTable(recipe=self.recipe, name=file_slug(name), title=name, settings=changes)
@@ -167,7 +167,7 @@ class TuningRun:
         return None
 
     def key(self, changes: Changes) -> str:
-        """What settings come to: two ways of saying the same are one trial."""
+        """A key of the resulting recipe: equal settings in other words are one trial."""
         try:
             return content_cache.content_key(config.to_dict(read_recipe(self.recipe, changes)))
         except config.ConfigError:
@@ -175,7 +175,7 @@ class TuningRun:
 
 
 def merge_changes(changes: Changes, more: Changes) -> Changes:
-    """Changes with more laid over them: of a setting that both say the last word counts."""
+    """Merge changes: the later value of a setting wins."""
     said = {line.partition("=")[0]: line for line in (*changes, *more)}
     return tuple(said.values())
 
@@ -187,7 +187,7 @@ def trial_outcome(found: list[dict[str, Any]]) -> Found:
 
 
 def format_tuning(tuning: TuningRun) -> str:
-    """Every trial, the best of each stage marked, and what is to be typed in the end."""
+    """Every trial, the best of each stage marked, and the final command."""
     wide = max(len(trial.name) for trial in tuning.trials)
     lines, stage = list[str](), ""
     for trial in tuning.trials:

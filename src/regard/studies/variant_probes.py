@@ -1,7 +1,7 @@
-"""Probes of a variant beside its loss: the memory of a step, the speed of generation, the loss on longer contexts.
+"""Variant probes besides its loss: the memory of a step, the speed of generation, the loss on longer contexts.
 
-Each is measured on the model of the first seed. What a variant cannot do is not a number: it is left out, or given as
-the sentence of the refusal.
+Each is measured on the model of the first seed. A measurement that a variant does not support is left out, or replaced
+by the reason.
 """
 
 import statistics
@@ -25,14 +25,14 @@ from regard.training.loop import train_steps
 from regard.training.run import Run
 from regard.training.validation import validate
 
-WRITTEN, BEFORE, ROUNDS = 64, 8, 3  # tokens that are written at most, those that warm up, and how often
+WRITTEN, BEFORE, ROUNDS = 64, 8, 3  # most tokens generated, warm-up tokens, rounds
 T = TypeVar("T")
 Prompt = tuple[torch.Tensor, dict[str, Any]]
-EVAL_TOKENS, FEW_TOKENS = 65_536, 2048  # tokens that a model is asked about at each length, and in a batch to look at
+EVAL_TOKENS, FEW_TOKENS = 65_536, 2048  # tokens evaluated at each length, and in a probe batch
 
 
 def or_none(call: Callable[[], T]) -> T | None:
-    """What a call gives; nothing where it is refused."""
+    """The result of a call; None if it is refused."""
     try:
         return call()
     except Exception as problem:
@@ -42,7 +42,7 @@ def or_none(call: Callable[[], T]) -> T | None:
 
 
 def load_trial(path: Path) -> Run:
-    """The run of a folder as the checkpoint has it that its scores are of."""
+    """The run of a folder at the checkpoint of its scores."""
     kept = locate.default_checkpoint(path)
     tokenizer = Tokenizer.load(kept) if (kept / "tokenizer.json").is_file() else None
     recipe = config.read_toml(config.Recipe, path / "config.toml")
@@ -53,7 +53,7 @@ def load_trial(path: Path) -> Run:
 
 
 def probe_batch(run: Run) -> Any:
-    """A batch to look at: of what is validated on, if anything is."""
+    """A probe batch: from the validation data, if there are any."""
     return run.data.batch(0) if run.validation is None else next(iter(run.validation.batches(FEW_TOKENS)))
 
 
@@ -61,9 +61,9 @@ def probe_batch(run: Run) -> Any:
 
 
 def step_memory(recipe: config.Recipe) -> int:
-    """The most bytes that tensors hold in a training step, the weights and the optimizer's numbers among them.
+    """Peak memory of tensors in a training step, weights and optimizer state included.
 
-    The second step is measured, as written and not compiled: the first makes what the optimizer remembers.
+    The second step is measured, eagerly: the first one allocates the optimizer state.
     """
     settings = replace(recipe.train, steps=2, epochs=None, minutes=None, compile=False, workers=0)
     run = Run.from_recipe(replace(recipe, train=settings), notice=no_output)
@@ -78,10 +78,11 @@ def step_memory(recipe: config.Recipe) -> int:
 
 
 def generation_speeds(runs: dict[str, Run]) -> dict[str, float]:
-    """Tokens a second that each writes by itself, one text at a time; in rounds, so that all meet the same weather."""
+    """Tokens per second of each model, one text at a time; in interleaved rounds, so that all have the same
+    conditions."""
     prompts = {name: prompt for name, run in runs.items() if (prompt := generation_prompt(run)) is not None}
     for name, prompt in list(prompts.items()):
-        if or_none(partial(seconds_per_token, runs[name], prompt, BEFORE)) is None:  # it looks ahead, or has no cache
+        if or_none(partial(seconds_per_token, runs[name], prompt, BEFORE)) is None:  # not causal, or without a cache
             del prompts[name]
     times: dict[str, list[float]] = {name: [] for name in prompts}
     for _ in range(ROUNDS):
@@ -92,7 +93,7 @@ def generation_speeds(runs: dict[str, Run]) -> dict[str, float]:
 
 
 def seconds_per_token(run: Run, prompt: Prompt, new: int) -> float:
-    """Seconds a token."""
+    """Seconds per token."""
     model: Any = run.model
     start = time.perf_counter()
     with warnings.catch_warnings(action="ignore"):  # a very short context slides
@@ -101,7 +102,7 @@ def seconds_per_token(run: Run, prompt: Prompt, new: int) -> float:
 
 
 def generation_prompt(run: Run) -> Prompt | None:
-    """What a model goes on from, and what it reads for it; None for models that write nothing."""
+    """A prompt and its inputs; None for models that generate no text."""
     assert run.recipe is not None
     if run.recipe.model.head.kind != "lm" or run.tokenizer is None:
         return None
@@ -115,7 +116,7 @@ def generation_prompt(run: Run) -> Prompt | None:
 
 
 def longer_context_losses(run: Run, factors: tuple[int, ...]) -> dict[str, float | str]:
-    """The loss on texts so many times as long as those that were trained on, by the length; or why there is none."""
+    """The loss on texts so many times as long as in training, by length; or the reason why there is none."""
     assert run.recipe is not None
     if not isinstance(run.validation, TextWindows):
         return {}

@@ -1,7 +1,7 @@
 """Demo: a vision transformer against a CNN over the amount of data, both trained on the first n images (S131).
 
-A convolution has built in that neighbours belong together and that a shape is the same wherever it stands; a vision
-transformer has to learn that from images, and needs more of them.
+A convolution assumes locality and translation invariance; a vision transformer has to learn both from images, and needs
+more of them.
 """
 
 import json
@@ -20,7 +20,7 @@ from regard.training.api import create_folder
 TRAIN_SIZES, TEST_IMAGES = (
     (80, 160, 320, 640, 1280),
     500,
-)  # images to learn from; those that all are asked about, the last ones
+)  # training images; test images, which are the last ones for all sizes
 IMAGE_RECIPES = {"compare-digits-vit": "ViT", "compare-digits-cnn": "CNN"}
 QUICK = ("train.steps=4", "train.batch_size=8")
 
@@ -45,7 +45,7 @@ def demo_vit_vs_cnn(demo: DemoSettings) -> list[DemoTable]:
 
 
 def write_subsets(folder: Path, sizes: Sequence[int]) -> dict[int, Path]:
-    """The first so many of the digits in a file each, and the last ones to be asked about; all known already stay."""
+    """Write the first digits of each size to a file, and the last ones as test data; existing files stay."""
     create_folder(folder)
     [table] = find_records(["digits"])
     every = list(table.records(BadRecordPolicy("error")))
