@@ -47,11 +47,11 @@ def files(folder):
     return {path: (path.stat().st_mtime_ns, path.read_bytes() if path.is_file() else b"") for path in folder.rglob("*")}
 
 
-def test_a_healthy_recipe_ends_with_zero_and_a_clean_bill(say, clinic):
+def test_a_healthy_recipe_ends_with_zero_and_no_faults(say, clinic):
     before = files(clinic).keys()
     told = say("doctor", "healthy.toml", "--steps", 10)
 
-    assert told.code == 0 and told.out.endswith("\na clean bill\n")
+    assert told.code == 0 and told.out.endswith("\nno faults found\n")
     assert "learning rate   fine" in told.out and "10 of 10 steps" in told.err
     assert {path.relative_to(clinic).parts[0] for path in files(clinic).keys() - before} <= {"cache"}
 
@@ -85,8 +85,8 @@ def test_a_run_is_examined_from_its_checkpoint_and_its_folder_is_not_touched(say
     findings = {finding["check"]: finding for finding in told["findings"]}
 
     assert files(clinic / "run") == before
-    assert findings["log"]["evidence"].startswith("12 steps, 0 passed over; validation is ")
-    assert "a guess" not in findings["initialisation"]["evidence"]  # it has begun long ago
+    assert findings["log"]["evidence"].startswith("12 steps, 0 skipped; validation is ")
+    assert "guess" not in findings["initialisation"]["evidence"]  # it has begun long ago
 
 
 @pytest.mark.parametrize("words, code, line", [
@@ -110,4 +110,4 @@ def test_a_run_takes_no_other_settings(say, clinic):
 
 
 def test_the_help_says_what_the_codes_mean(say):
-    assert "0 for a clean bill" in " ".join(say("doctor", "--help").out.split())
+    assert "code 0 if no fault is found" in " ".join(say("doctor", "--help").out.split())

@@ -258,7 +258,7 @@ def test_collapsed_attention_is_seen_in_the_entropy_of_heads(patient):
     initialisation_times_fifty(run)
     after = examined(run)["initialisation"].evidence
 
-    assert "heads look 100% as widely" in before and "attention has collapsed" in after
+    assert "attention entropy is 100% of its maximum" in before and "attention has collapsed" in after
     assert "the weights are 50 times as large" in after
 
 
@@ -371,7 +371,7 @@ def test_data_of_another_tokenizer_is_named(patient, clinic):
 def test_what_settings_freeze_may_stay(patient):
     found = examined(patient("train.freeze=['trunk.blocks.0']"))
 
-    assert found["layers"].verdict == "fine" and "trunk.0 stay" in found["layers"].evidence
+    assert found["layers"].verdict == "fine" and "trunk.0 are frozen by train.freeze" in found["layers"].evidence
 
 
 @pytest.mark.slow

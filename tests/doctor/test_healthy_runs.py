@@ -108,4 +108,4 @@ def test_a_run_that_has_ended_gets_a_clean_bill_from_its_folder(clinic):
     told = {finding.check: finding for finding in doctor.examine_run(run, 20, log=log)}
 
     assert [finding for finding in told.values() if finding.verdict == "wrong"] == []
-    assert told["log"].evidence.startswith("60 steps, 0 passed over; validation is ")
+    assert told["log"].evidence.startswith("60 steps, 0 skipped; validation is ")

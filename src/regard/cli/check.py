@@ -60,7 +60,7 @@ def show_findings(name: str, findings: list[Any]) -> None:
         for line in more:
             print(f"  {'':<{wide}}           {line}")
     broken = sum(each.verdict == "fail" for each in findings)
-    print(f"\n{broken} of {len(findings)} laws are broken" if broken else "\nit keeps the laws")
+    print(f"\n{broken} of {len(findings)} laws are broken" if broken else "\nall laws hold")
 
 
 TYPES = ("fp32", "fp64", "bf16", "fp16")

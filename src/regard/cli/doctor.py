@@ -28,8 +28,8 @@ def doctor(
 ) -> int:
     """Find out what is wrong before it costs a day.
 
-    Trains a copy for a few steps, in memory: nothing is written but the cache of tokens. Ends with code 0 for a clean
-    bill, and with 1 if something is wrong; what is only worth a look is no fault.
+    Trains a copy for a few steps, in memory: nothing is written but the cache of tokens. Ends with code 0 if no
+    fault is found, and with 1 if something is wrong; a finding marked "look" is no fault.
     """
     changes = overrides or []
     if not (Path(thing) / "config.toml").is_file():
@@ -48,7 +48,7 @@ def doctor(
         print_json({"healthy": not faults, "steps": steps, "findings": told})
     else:
         show_diagnosis(findings)
-        print(f"\n{len(faults)} of {len(findings)} checks found something wrong" if faults else "\na clean bill")
+        print(f"\n{len(faults)} of {len(findings)} checks found something wrong" if faults else "\nno faults found")
     return 1 if faults else 0
 
 

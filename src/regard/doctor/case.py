@@ -39,11 +39,11 @@ class DoctorCase:
     ) -> None:
         model = unwrap_model(run.model)
         if not isinstance(model, Transformer):
-            raise config.ConfigError(f"the doctor knows single models of regard.build, not a {type(model).__name__}")
+            raise config.ConfigError(f"the doctor examines single models of regard.build, not a {type(model).__name__}")
         own = None if model.c.encoder is None else model.c.encoder.embed
         if isinstance(model.c.embed, config.MultimodalEmbedding) or not isinstance(own, config.TextEmbedding | None):
-            raise config.ConfigError("the doctor examines a model of one kind of data, and this one sees and reads; "
-                                     "train it for a few steps, and look at its report")  # fmt: skip
+            raise config.ConfigError("the doctor examines models with one kind of input, and this one has several; "
+                                     "train it for a few steps, and read its report")  # fmt: skip
         self.run, self.model, self.steps, self.log, self.progress = run, model, steps, log, progress
         self.need: Any = None
 

@@ -67,30 +67,30 @@ def check_causality(case: DoctorCase) -> DoctorFinding:
     if not case.causal:
         return check_bidirectional(case)
     if not case.textual:
-        return finding_ok("does not apply: what is read is no text")
+        return finding_ok("does not apply: the input is not text")
     batch = cut_rows(next(case.read()), ROWS)
     count = batch["ids"].shape[1]
     border = max([count // 2, *(leaf.length for text in case.model.c.trunk.masks for leaf in mask(text).leaves
                                 if isinstance(leaf, Prefix))])  # fmt: skip
     if count < 2 or border >= count:
-        return finding_ok(f"rows of {count} tokens have no later ones that may not be seen")
+        return finding_ok(f"rows of {count} tokens have no later tokens to hide")
     early = torch.arange(count).expand(batch["ids"].shape) < border
     size = influence(case, batch, ~early, early & batch.get("real", early))
     if size <= POSITION_NOISE:  #: S162
-        return finding_ok(f"other tokens from place {border} on change nothing before it")
-    return finding_problem(f"other tokens from place {border} on change what is said before it by {size:.2g} of its "
-                           "spread: the "
-                 "model sees the tokens that it should predict", "model.mask=causal")  # fmt: skip
+        return finding_ok(f"other tokens from position {border} on change no output before it")
+    return finding_problem(f"other tokens from position {border} on change outputs before it by {size:.2g} "
+                           "standard deviations: "
+                 "the model sees the tokens that it should predict", "model.mask=causal")  # fmt: skip
 
 
 def check_bidirectional(case: DoctorCase) -> DoctorFinding:
     """A task that is not causal should have a bidirectional mask."""
     c = case.model.c
     if c.head.kind != "pooling" and not any(mask(text).ahead for text in c.trunk.masks):
-        return finding_note(f"this task may look both ways, and the mask {c.trunk.masks[0]!r} hides what comes after a "
-                            "token",
+        return finding_note(f"this task allows bidirectional attention, and the mask {c.trunk.masks[0]!r} hides later "
+                            "tokens",
                     "model.mask=full")  # fmt: skip
-    return finding_ok("this task may look both ways")
+    return finding_ok("this task allows bidirectional attention")
 
 
 def check_padding(case: DoctorCase) -> DoctorFinding:
@@ -104,9 +104,9 @@ def check_padding(case: DoctorCase) -> DoctorFinding:
         part = f"{float(1 - real.float().mean()):.0%} of a batch's {side} is padding"
         if (size := influence(case, batch, ~real, seen, side)) > POSITION_NOISE:
             name = "real" if side == "ids" else "source_real"
-            return finding_problem(f"{part}, and other tokens there change what is said of real ones by {size:.2g} of "
-                                   "its "
-                         f"spread: padding is looked at", f"{name}= in every batch, True for tokens")  # fmt: skip
+            return finding_problem(f"{part}, and other tokens there change the outputs of real ones by {size:.2g} "
+                                   "standard deviations: "
+                         "the model attends to padding", f"{name}= in every batch, True for tokens")  # fmt: skip
         told.append(part)
     return finding_ok(f"{' and '.join(told)}, and no token attends to it" if told else "no batch is padded")
 
@@ -137,12 +137,12 @@ def check_documents(case: DoctorCase) -> DoctorFinding | None:
     batch = max(packed, key=lambda batch: int((batch["document"] > 0).sum()))
     first = batch["document"] == batch["document"][:, :1]
     if bool(first.all()):
-        return finding_note("rows are packed, and none of those looked at holds a second document", "train.pack=false")
+        return finding_note("rows are packed, and no examined row has a second document", "train.pack=false")
     if (size := influence(case, batch, first, ~first)) <= POSITION_NOISE:
         return finding_ok("packed documents do not see each other")
-    return finding_problem("other tokens in the first document of a row change what is said in the next ones by "
-                           f"{size:.2g} of "
-                 "its spread", "train.pack=false")  # fmt: skip
+    return finding_problem("other tokens in the first document of a row change the outputs of the next ones by "
+                           f"{size:.2g} "
+                 "standard deviations", "train.pack=false")  # fmt: skip
 
 
 LONGEST = 48
@@ -151,7 +151,7 @@ LONGEST = 48
 def check_positions(case: DoctorCase) -> DoctorFinding:
     found = {side: seen for side in ("trunk", "encoder") if (seen := order_effect(case, side)) is not None}
     if not found and isinstance(case.model.c.trunk, config.RecurrentStack):
-        return finding_ok(f"{case.model.c.trunk.cell} layers read tokens in their order")
+        return finding_ok(f"{case.model.c.trunk.cell} layers process tokens in their order")
     if not found:
         return finding_ok("no token attends to two tokens whose order could matter")
     c = case.model.c
@@ -161,16 +161,16 @@ def check_positions(case: DoctorCase) -> DoctorFinding:
         if size > POSITION_NOISE:
             continue
         if trunk.position.kind == "none" and not case.textual:
-            return finding_ok(f"{path} is none: tokens are a set to the {side}, as the nodes of a graph are")
+            return finding_ok(f"{path} is none: the {side} treats tokens as a set, like the nodes of a graph")
         if trunk.position.kind == "none":
-            return finding_note(f"{path} is none, so the {side} knows the order of tokens only by what its mask hides",
+            return finding_note(f"{path} is none, so only its mask shows the {side} the order of tokens",
                         f"{path}.kind=learned")  # fmt: skip
-        return finding_problem(f"{path} is {trunk.position.kind!r}, and tokens in another order look the same to the "
-                               f"{side} "
-                     f"(they change its first look by {size:.1g} of what other tokens would): positions say nothing",
+        return finding_problem(f"{path} is {trunk.position.kind!r}, and another order of the tokens changes the "
+                               f"{side}'s "
+                     f"first attention by {size:.1g} of what other tokens do: the position encoding has no effect",
                      f"{path}.kind={'sinusoidal' if trunk.position.kind == 'learned' else 'learned'}")  # fmt: skip
-    return finding_ok(", ".join(f"another order changes the {side}'s first look by {size:.0%} of what other tokens "
-                                "would"
+    return finding_ok(", ".join(f"another order changes the {side}'s first attention by {size:.0%} of what "
+                                "other tokens do"
                           for side, size in found.items()))  # fmt: skip
 
 

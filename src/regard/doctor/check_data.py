@@ -45,13 +45,13 @@ def check_leakage(case: DoctorCase) -> DoctorFinding:
         return finding_ok("training and validation are of different kinds")
     double, all = count_leaks(first_tokens(train, TRAINED), first_tokens(kept, VALIDATED))
     part = double / max(1, all)
-    what = "stretches of 32 tokens" if isinstance(train, TokenShards) else "questions" if case.textual else "examples"
-    told = f"{double:,} of {all:,} {what} in {kept.name} stand in the training data too ({part:.1%})"
+    what = "windows of 32 tokens" if isinstance(train, TokenShards) else "inputs" if case.textual else "examples"
+    told = f"{double:,} of {all:,} {what} in {kept.name} are also in the training data ({part:.1%})"
     if part > MANY:
         own = case.run.recipe is not None and case.run.recipe.data.validations
-        remedy = "data.validation=0.1" if own else "remove what is there twice"
-        return finding_problem(f"{told}: validation measures what was learned by heart", remedy)
-    return finding_note(told, "remove what is there twice") if part > SOME else finding_ok(told)
+        remedy = "data.validation=0.1" if own else "remove the duplicates"
+        return finding_problem(f"{told}: validation measures memorisation", remedy)
+    return finding_note(told, "remove the duplicates") if part > SOME else finding_ok(told)
 
 
 def first_tokens(data: Held, most: int) -> Held:
@@ -62,7 +62,7 @@ def first_tokens(data: Held, most: int) -> Held:
 def check_data_size(case: DoctorCase) -> DoctorFinding:
     train = rows_of_batches(case.data)
     if train is None:
-        return finding_ok("these data do not say how much they are")
+        return finding_ok("the amount of this data is unknown")
     count = sum(weight.numel() for weight in case.model.parameters() if weight.requires_grad)
     if isinstance(train, TensorRows):
         return check_example_count(case, train, count)
@@ -70,16 +70,16 @@ def check_data_size(case: DoctorCase) -> DoctorFinding:
         len(train) if isinstance(train, TokenShards) else int(train.lengths().sum()) * (2 if case.model.encoder else 1)
     )
     ratio = tokens / max(1, count)
-    told = f"{tokens:,} tokens for {count:,} parameters, {ratio:.2g} for each"
+    told = f"{tokens:,} tokens for {count:,} parameters, {ratio:.2g} per parameter"
     few = isinstance(train, Examples) and len(train) < FEW  #: S132
     told += f", in {len(train):,} examples" * few
     if case.settings.init_from is not None:
         return (
             finding_note(told, "train.freeze=['embed'] train.epochs=3") if few and ratio < LEAST else finding_ok(told)
         )
-    best = f"{CostTerms().tokens_per_parameter:g} would be best for what it costs"
+    best = f"{CostTerms().tokens_per_parameter:g} would be compute-optimal"
     if ratio < LEAST:
-        return finding_problem(f"{told} ({best}): it will be learned by heart", suggest_width(case, ratio))
+        return finding_problem(f"{told} ({best}): the model will memorise it", suggest_width(case, ratio))
     if ratio < LITTLE:  #: S147
         return finding_note(f"{told} ({best})", suggest_width(case, ratio))
     if few:
@@ -119,16 +119,16 @@ def check_input_scale(case: DoctorCase) -> DoctorFinding | None:
         return finding_ok(f"whole numbers from {int(ids.min())} to {int(ids.max())}")
     if not bool(ids.isfinite().all()):
         part = float((~ids.isfinite()).float().mean())
-        return finding_problem(f"{part:.1%} of the numbers that are given to the front end are none (nan or infinite)",
-                     "mend the data, or data.on_bad_record=skip", ends=True)  # fmt: skip
+        return finding_problem(f"{part:.1%} of the input values are not finite (nan or infinite)",
+                     "correct the data, or data.on_bad_record=skip", ends=True)  # fmt: skip
     middle, spread = float(ids.mean()), float(ids.std())
-    told = f"numbers around {middle:.2g}, {spread:.2g} apart"
+    told = f"inputs with mean {middle:.2g} and standard deviation {spread:.2g}"
     if not spread:
-        return finding_problem(f"all numbers that are given to the front end are {middle:g}: there is nothing to see",
+        return finding_problem(f"all input values are {middle:g}: they carry no information",
                      f"task.{input_column(case)}: the column that holds the data")  # fmt: skip
     if FLAT <= spread <= LOUD and abs(middle) <= ASIDE * spread:
         return finding_ok(told)
-    return finding_note(f"{told}: around zero and about one apart is learned from best", suggest_normalization(case))
+    return finding_note(f"{told}: mean 0 and standard deviation 1 train best", suggest_normalization(case))
 
 
 def input_column(case: DoctorCase) -> str:
@@ -183,13 +183,13 @@ SPARE = 1.25  # allowed ratio of the model's vocabulary to the tokenizer's
 
 def check_tokenizer(case: DoctorCase) -> DoctorFinding:
     if not case.textual:
-        return finding_ok("does not apply: what is read is no text")
+        return finding_ok("does not apply: the input is not text")
     embed, own = case.model.c.embed, case.tokenizer
     ids = torch.cat([table.flatten() for batch in case.read() for name, table in batch.items() if name == "ids"])
     if int(ids.max()) >= embed.vocab or int(ids.min()) < 0:
         worst = int(ids.min() if int(ids.min()) < 0 else ids.max())
-        return finding_problem(f"the data holds token {worst:,}, and the model knows 0 to {embed.vocab - 1:,}: another "
-                     "tokenizer made them", "tokenizer: the one that the model was made for", ends=True)  # fmt: skip
+        return finding_problem(f"the data has token {worst:,}, and the model has 0 to {embed.vocab - 1:,}: another "
+                     "tokenizer made them", "tokenizer: the one the model was trained with", ends=True)  # fmt: skip
     if own is None:
         return finding_ok(f"{embed.vocab:,} tokens, and no tokenizer to compare them with")
     strange = tokenizer_difference(own, getattr(case.model, "tokenizer", None))
@@ -200,7 +200,7 @@ def check_tokenizer(case: DoctorCase) -> DoctorFinding:
     if embed.vocab > SPARE * len(own):
         return finding_note(f"the model has {embed.vocab:,} tokens and the tokenizer {len(own):,}: "
                             f"{embed.vocab - len(own):,} "
-                    "vectors are never read", f"model.vocab={len(own)}")  # fmt: skip
+                    "vectors are never used", f"model.vocab={len(own)}")  # fmt: skip
     return check_unknown_tokens(case, own, ids)
 
 
@@ -210,7 +210,7 @@ def tokenizer_difference(mine: Tokenizer, other: Tokenizer | None) -> str:
         return ""
     for id in range(min(len(mine), len(other))):
         if mine.token(id) != other.token(id):
-            return f"token {id} is {other.token(id)!r} to the model and {mine.token(id)!r} to the data: two tokenizers"
+            return f"token {id} is {other.token(id)!r} in the model's tokenizer and {mine.token(id)!r} in the data's"
     if len(mine) > len(other):
         return f"the data's tokenizer has {len(mine):,} tokens and the model's {len(other):,}"
     return ""
@@ -227,15 +227,15 @@ def check_unknown_tokens(case: DoctorCase, own: Tokenizer, ids: torch.Tensor) ->
             if kind in ("char", "word")
             else "another tokenizer, or a model with another one"
         )
-        return finding_problem(f"{part:.0%} of {len(ids):,} tokens are unknown words", remedy)
+        return finding_problem(f"{part:.0%} of {len(ids):,} tokens are unknown", remedy)
     told = f"{len(own):,} tokens, {part:.1%} of {len(ids):,} unknown"
     written, read = text_and_tokens(case, own)
     if not written or not read:
         return finding_ok(told)
     if (like := text_similarity(written, read)) < LIKE:
-        return finding_problem(f"the text begins {written[:SHOWN]!r}, and its tokens say {read[:SHOWN]!r}: another "
-                     "tokenizer made them", "tokenizer: the one that made the data")  # fmt: skip
-    return finding_ok(f"{told}; they say what the text says ({like:.0%} of its first {len(read)} characters)")
+        return finding_problem(f"the text begins {written[:SHOWN]!r}, and its tokens decode to {read[:SHOWN]!r}: the "
+                     "tokenizers differ", "tokenizer: the one that made the data")  # fmt: skip
+    return finding_ok(f"{told}; they decode to the text ({like:.0%} alike in its first {len(read)} characters)")
 
 
 def text_and_tokens(case: DoctorCase, own: Tokenizer) -> tuple[str, str]:

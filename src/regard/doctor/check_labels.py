@@ -22,29 +22,29 @@ ROWS = 8
 def check_labels(case: DoctorCase) -> DoctorFinding:
     found = requested_tokens(case)
     if found is None:
-        return finding_ok("no words are asked for, so none can be copied")
+        return finding_ok("the loss has no token labels, so none can be copied")
     ids, asked, where, real = found
     many = int(where.sum())
     if not many:
-        return finding_problem("nothing is asked of the first batch", "task: mend its labels")
+        return finding_problem("the first batch has no labels", "task: correct its labels")
     shares = {ahead: share_ahead(ids, asked, where, ahead) for ahead in range(4)}
     if real is not None and bool((where & ~real).any()):
         part = float((where & ~real).sum() / many)
-        return finding_problem(f"{part:.0%} of the tokens asked for are padding", "labels: -100 where nothing is asked")
+        return finding_problem(f"{part:.0%} of the labels are padding", "labels: -100 at padding")
     if shares[0] > (MOST if case.causal else SOME):  #: S162
-        return finding_problem(f"at {shares[0]:.0%} of {many:,} places the token asked for is the one that is read "
-                               "there: the "
+        return finding_problem(f"at {shares[0]:.0%} of {many:,} positions the label is the input token itself: "
+                               "the "
                      "model need only copy", suggest_label_fix(case))  # fmt: skip
     best = max(shares, key=lambda ahead: shares[ahead])
     if case.causal and best > 1 and shares[best] > MOST:
-        return finding_problem(f"at {shares[best]:.0%} of {many:,} places the token asked for stands {best} places "
+        return finding_problem(f"at {shares[best]:.0%} of {many:,} positions the label is the token {best} positions "
                                "later, not "
                      "one: the labels are shifted more than once", suggest_label_fix(case))  # fmt: skip
     if case.causal:
-        return finding_ok(f"at {shares[1]:.0%} of {many:,} places the next token is asked for, at {shares[0]:.0%} the "
-                          "one "
-                    "that is read there")  # fmt: skip
-    return finding_ok(f"{many:,} tokens are asked for, of which {shares[0]:.0%} stand there to be read")
+        return finding_ok(f"at {shares[1]:.0%} of {many:,} positions the label is the next token, at "
+                          f"{shares[0]:.0%} "
+                    "the input token")  # fmt: skip
+    return finding_ok(f"{many:,} labels, of which {shares[0]:.0%} equal the input token")
 
 
 def suggest_label_fix(case: DoctorCase) -> str:

@@ -58,25 +58,25 @@ def estimate_need(case: DoctorCase) -> MemoryNeed:
 def check_memory(case: DoctorCase) -> DoctorFinding:
     found = case.need
     size, smaller = found.size, found.smaller
-    told = (f"steps on {size.rows:,} rows of {size.width:,} tokens should hold {format_si(found.peak, 'B')} at most, "
+    told = (f"steps on {size.rows:,} rows of {size.width:,} tokens should need at most {format_si(found.peak, 'B')} "
             "of "
             f"{format_si(found.held + found.free, 'B')}")  # fmt: skip
     if not found.adds:
         probed = (
             ""
             if case.course.peak is None
-            else f"; in the probe it held {format_si(found.held + case.course.peak, 'B')}"
+            else f"; in the probe it needed {format_si(found.held + case.course.peak, 'B')}"
         )
-        return finding_ok(f"what a step holds cannot be told before it runs{probed}")
+        return finding_ok(f"the memory of a step cannot be predicted{probed}")
     if found.fits:
         seen, how = case.course.peak, "in the probe, not compiled," if should_compile(case.run) else "in the probe"
-        return finding_ok(told if seen is None else f"{told}; {how} they held {format_si(found.held + seen, 'B')}")
+        return finding_ok(told if seen is None else f"{told}; {how} they needed {format_si(found.held + seen, 'B')}")
     if smaller is None:
         return finding_problem(
-            f"{told}; one short row is too much still", f"model.depth={max(1, case.model.c.trunk.depth // 2)}"
+            f"{told}; one short row is still too much", f"model.depth={max(1, case.model.c.trunk.depth // 2)}"
         )
     less = format_si(found.held + added_bytes(case, smaller), "B")
-    return finding_problem(f"{told}; with what is proposed {less}", settings_to_type(case, smaller))
+    return finding_problem(f"{told}; with the proposed settings {less}", settings_to_type(case, smaller))
 
 
 def largest_micro_batch(case: DoctorCase) -> MicroBatch:

@@ -37,11 +37,11 @@ def check_learning_rate(case: DoctorCase) -> DoctorFinding:
     if why := loss_trouble(course.losses):
         best = find_lower_rate(case)
         if best is None:
-            return finding_problem(f"with {rate} {why}, and so it does with {10**LOWER:,} times less: the reason is "
+            return finding_problem(f"with {rate} {why}, and also with {10**LOWER:,} times less: the cause is "
                                    "another",
-                         "mend what else is wrong first")  # fmt: skip
+                         "correct the other findings first")  # fmt: skip
         power, late = best
-        return finding_problem(f"with {rate} {why}; with {10**power:,} times less it comes to {late:.3f} in {SHORT} "
+        return finding_problem(f"with {rate} {why}; with {10**power:,} times less it reaches {late:.3f} in {SHORT} "
                                "steps",
                      format_rates(case.settings.optimizer, 10.0**-power))  # fmt: skip
     moved = f"a step moves blocks by {format_percent(haste)} of their weights"
@@ -53,7 +53,7 @@ def check_learning_rate(case: DoctorCase) -> DoctorFinding:
             power, late = best
             return finding_problem(f"{told} with {rate}, and {moved}: it is too low; with {10**power:,} times more the "
                                    "loss "
-                         f"comes to {late:.3f} in {SHORT} steps",
+                         f"reaches {late:.3f} in {SHORT} steps",
                          format_rates(case.settings.optimizer, 10.0**power))  # fmt: skip
         if haste < STILL:
             return finding_note(f"{told} with {rate}, but {moved}: it may be too low",
@@ -65,7 +65,7 @@ def loss_trouble(losses: Sequence[float]) -> str:
     """Why these losses show no learning; empty if they do."""
     if not math.isfinite(losses[-1]) or sum(not math.isfinite(loss) for loss in losses) > len(losses) // 5:
         first = next(place for place, loss in enumerate(losses) if not math.isfinite(loss))
-        return f"the loss is no number from step {first + 1} of the probe on"
+        return f"the loss is not finite from step {first + 1} of the probe on"
     start, end = min(losses[0], statistics.median(losses[:3])), final_loss(losses)
     if end > RISEN * start + 0.1:  #: S159
         return f"the loss rises from {start:.3f} to {end:.3f} in {len(losses)} steps"
@@ -142,12 +142,12 @@ def check_gradients(case: DoctorCase) -> DoctorFinding:
     finite = [norm for norm in norms if math.isfinite(norm)]
     if not finite:
         return finding_problem(
-            "no step of the probe has gradients that are numbers", format_rates(case.settings.optimizer, 0.01)
+            "no step of the probe has gradients that are finite", format_rates(case.settings.optimizer, 0.01)
         )
     middle, clip = statistics.median(finite), case.settings.max_grad_norm
     if clip is None and middle > 100:
         return finding_note(
-            f"the gradients' norm is {middle:.3g} in the middle, and nothing bounds it", "train.max_grad_norm=1.0"
+            f"the median norm of the gradients is {middle:.3g}, and it is not clipped", "train.max_grad_norm=1.0"
         )
     least, most = min(sizes.values(), default=0.0), max(sizes.values(), default=0.0)
     if least and least < FAINT * most and not loss_trouble(course.losses):
@@ -155,7 +155,7 @@ def check_gradients(case: DoctorCase) -> DoctorFinding:
         return finding_note(f"the gradients of {weak} are {least / most:.1g} of the largest layer's: they vanish on "
                             "the way", "model.trunk.norm_placement=pre" if post else suggest_clip(case))  # fmt: skip
     part = sum(norm > clip for norm in finite) / len(finite) if clip else 0.0
-    return finding_ok(f"their norm is {middle:.3g} in the middle of {len(norms)} steps, from {least:.2g} to {most:.2g} "
+    return finding_ok(f"their median norm is {middle:.3g} over {len(norms)} steps, from {least:.2g} to {most:.2g} "
                       "by "
                 f"layer; {part:.0%} are clipped")  # fmt: skip
 
@@ -188,8 +188,8 @@ def check_batches(case: DoctorCase) -> DoctorFinding:
     if not case.course.sound or loss_trouble(case.course.losses):
         broken = [step.number for step in case.course.taken if not math.isfinite(step.loss)]
         return finding_note("the probe did not learn, so a bad batch would not stand out" +
-                    (f"; the loss of step {broken[0] + 1} was the first that is no number" if broken else ""),
-                    "mend the learning rate first")  # fmt: skip
+                    (f"; the loss of step {broken[0] + 1} was the first that is not finite" if broken else ""),
+                    "correct the learning rate first")  # fmt: skip
     numbers = [number for step in case.course.taken for number in case.numbers(step.number)]
     losses = {number: batch_loss(case, case.batch(number)) for number in numbers}
     usual = [loss for loss in losses.values() if math.isfinite(loss)]
@@ -202,7 +202,7 @@ def check_batches(case: DoctorCase) -> DoctorFinding:
     spike = LossSpike(
         worst // case.settings.gradient_accumulation + 1, worst, losses[worst], outlier_rows(case, worst, bound)
     )
-    more = f", and {len(far) - 1} more like it" if len(far) > 1 else ""
+    more = f", and {len(far) - 1} more stand out" if len(far) > 1 else ""
     return finding_problem(f"the batch of step {spike.step} has a loss of {spike.loss:.3g} where the others have "
                            f"{middle:.3f} ± "
                  f"{spread:.3f}{more}: {describe_rows(case, spike)}", suggest_batch_fix(case))  # fmt: skip
@@ -266,4 +266,4 @@ def suggest_batch_fix(case: DoctorCase) -> str:
     spike = case.settings.guard.spike_sigmas
     if spike is None:
         return "train.guard.spike_sigmas=8"
-    return f"mend or remove these rows; train.guard.spike_sigmas={spike:g} passes over steps whose loss leaps"
+    return f"correct or remove these rows; train.guard.spike_sigmas={spike:g} skips steps whose loss spikes"

@@ -33,7 +33,7 @@ def check_init(case: DoctorCase) -> DoctorFinding:
     loss, wide = first_batch_loss(case, case.model)
     if not math.isfinite(loss):
         return finding_problem(
-            "the first loss is no number: the weights are none, or far too large", suggest_init(case, 1.0)
+            "the first loss is not finite: the weights are not finite, or far too large", suggest_init(case, 1.0)
         )
     return judge_fresh_model(case, loss, wide) if case.fresh else judge_trained_model(loss, wide)
 
@@ -43,27 +43,27 @@ def judge_fresh_model(case: DoctorCase, loss: float, wide: float | None) -> Doct
     usual, open = first_batch_loss(case, new)
     guess, times = uniform_loss(case), weight_scale_ratio(case.model, new)
     bound = 2 * (usual if guess is None else guess) + 1
-    against = f"one drawn anew has {usual:.2f}" if guess is None else f"a guess would be {guess:.2f}"
-    told = f"the loss begins at {loss:.2f}, where {against}" + describe_entropy(wide)
+    against = f"a new model's is {usual:.2f}" if guess is None else f"a uniform guess has {guess:.2f}"
+    told = f"the first loss is {loss:.2f}, where {against}" + describe_entropy(wide)
     large = f"; the weights are {times:.3g} times as large as model.init={case.model.c.init} draws them" * (times > 2)
     if wide is not None and open is not None and wide < min(NARROW, 0.5 * open):  #: S160
         return finding_problem(
-            f"{told}, and {open:.0%} in one drawn anew: attention has collapsed{large}", suggest_init(case, times)
+            f"{told}, and {open:.0%} in a new model: attention has collapsed{large}", suggest_init(case, times)
         )
     if loss > bound:
-        return finding_problem(f"{told}: the weights begin too large{large}", suggest_init(case, times))
+        return finding_problem(f"{told}: the initial weights are too large{large}", suggest_init(case, times))
     return finding_ok(told)
 
 
 def judge_trained_model(loss: float, wide: float | None) -> DoctorFinding:
-    told = f"the loss begins at {loss:.3f}" + describe_entropy(wide)
+    told = f"the first loss is {loss:.3f}" + describe_entropy(wide)
     if wide is not None and wide < TRAINED:
-        return finding_note(f"{told}: nearly all at one token alone", "model.dropout=0.1")
+        return finding_note(f"{told}: nearly all attention is on one token", "model.dropout=0.1")
     return finding_ok(told)
 
 
 def describe_entropy(wide: float | None) -> str:
-    return "" if wide is None else f"; heads look {wide:.0%} as widely as they could"
+    return "" if wide is None else f"; the heads' attention entropy is {wide:.0%} of its maximum"
 
 
 def suggest_init(case: DoctorCase, times: float) -> str:
@@ -132,9 +132,9 @@ def check_layers(case: DoctorCase) -> DoctorFinding:
                      "train.optimizer.lr=1e-3")  # fmt: skip
     if unmoved and course.sound:
         return finding_problem(f"{layer_list(unmoved)} did not move in {steps} steps, though gradients reach them",
-                     "make the optimizer after the model, with all of its weights")  # fmt: skip
+                     "create the optimizer after the model, with all of its weights")  # fmt: skip
     said = "train.freeze" if case.settings.lora is None else "train.lora"
-    kept = f"; {layer_list(sorted(meant))} stay as {said} says" if meant else ""
+    kept = f"; {layer_list(sorted(meant))} are frozen by {said}" if meant else ""
     return finding_ok(f"gradients reach all {len(names)} weights, and every step moves them{kept}")
 
 
@@ -150,7 +150,7 @@ def frozen_parameters(case: DoctorCase) -> set[str]:
 def dead_layer_reason(case: DoctorCase, names: list[str]) -> str:
     weights = dict(case.model.named_parameters())
     still = [name for name in names if not weights[name].requires_grad]
-    return "they are frozen, and train.freeze does not name them" if still else "nothing they do changes the loss"
+    return "they are frozen, and train.freeze does not name them" if still else "the loss does not depend on them"
 
 
 def layer_list(names: list[str]) -> str:
@@ -159,12 +159,12 @@ def layer_list(names: list[str]) -> str:
 
 def check_dead_units(case: DoctorCase) -> DoctorFinding | None:
     if not case.course.sound:
-        return finding_note("the probe left no numbers to look at", "mend the learning rate first")
+        return finding_note("weights are not finite after the probe", "correct the learning rate first")
     dead = dead_unit_shares(case)
     if not dead:
         return None
     where = max(dead, key=lambda name: dead[name])
-    told = f"{dead[where]:.0%} of the units of {where} answered to no token"
+    told = f"{dead[where]:.0%} of the units of {where} are zero for every token"
     if dead[where] > DEAD:
         return finding_problem(f"{told}: the layer is dead", "model.trunk.mlp.activation=gelu")
     return (

@@ -77,7 +77,7 @@ def try_law(name: str, attempt: Callable[[], KernelFinding]) -> KernelFinding:
 def judge_results(name: str, results: list[CaseResult]) -> KernelFinding:
     asked, rest = ([each for each in results if bool(each.refused) is refused] for refused in (False, True))
     if not asked:
-        return KernelFinding(name, "refused", results[0].refused if results else "there is nothing to ask")
+        return KernelFinding(name, "refused", results[0].refused if results else "there is no case to check")
     worst = max(asked, key=lambda each: math.inf if math.isnan(each.gap) else each.gap - each.most)
     if not worst.gap <= worst.most:
         where = f"{worst.what} under {worst.case}".removeprefix(" under ")
@@ -105,7 +105,7 @@ def random_gradients(out: Tensor, inputs: list[Tensor]) -> list[Tensor]:
 
 def equals_reference(subject: KernelSubject) -> Iterator[CaseResult]:
     if not subject.kernel.exact:
-        yield CaseResult("", refused="it says of itself that it is not exact")
+        yield CaseResult("", refused="it is registered as not exact")
         return
     for case, refused in cases(subject, tuple(KERNEL_CASES), grad=False):
         if refused:
@@ -245,7 +245,7 @@ def check_growth(subject: KernelSubject, longest: int, exponent: float | None) -
 def load_custom_kernel(path: Path) -> list[str]:
     """Run a Python file and return the kernels that it registers. It is executed: use trusted files only."""
     if not path.is_file():
-        raise DataError(f"{path}: there is no such file; name a Python file that enters a kernel")
+        raise DataError(f"{path}: there is no such file; name a Python file that registers a kernel")
     before = dict(KERNELS)
     spec = spec_from_file_location(f"yours_{path.stem}", path)
     if spec is None or spec.loader is None:
@@ -256,10 +256,10 @@ def load_custom_kernel(path: Path) -> list[str]:
         spec.loader.exec_module(module)
     except Exception as problem:
         told = f"{error_line(problem, path)}{type(problem).__name__}: {problem}"
-        raise DataError(f"{path}: {told}; mend it first") from problem
+        raise DataError(f"{path}: {told}; correct it first") from problem
     names = [name for name, one in KERNELS.items() if before.get(name) is not one]
     if not names:
-        raise DataError(f'{path}: it enters no kernel; write @kernel("name") above a function (regard.core.kernels)')
+        raise DataError(f'{path}: it registers no kernel; write @register_kernel("name") above a function')
     return names
 
 

@@ -25,16 +25,16 @@ def check_history(case: DoctorCase) -> DoctorFinding | None:
     steps = [line for line in case.log if "norm" in line]
     passed = [line for line in steps if "skipped" in line]
     if len(passed) > OFTEN * len(steps):
-        return finding_problem(f"{len(passed):,} of {len(steps):,} steps were passed over, the last of them step "
+        return finding_problem(f"{len(passed):,} of {len(steps):,} steps were skipped, the last of them step "
                      f"{passed[-1]['step']:,}: {passed[-1]['skipped']}", "a lower train.optimizer.lr")  # fmt: skip
     # the line marked best repeats an earlier step
     scores = [line for line in case.log if isinstance(line.get("eval_loss"), float) and not line.get("best")]
     best = min(scores, key=lambda line: line["eval_loss"], default=None)
     if best is not None and scores[-1]["eval_loss"] > WORSE * best["eval_loss"]:
         return finding_note(f"validation was {best['eval_loss']:.3f} at step {best['step']:,} and is "
-                    f"{scores[-1]['eval_loss']:.3f} at step {scores[-1]['step']:,}: it learns by heart",
+                    f"{scores[-1]['eval_loss']:.3f} at step {scores[-1]['step']:,}: it overfits",
                     f"train.steps={best['step']} or train.keep_best=true")  # fmt: skip
-    return finding_ok(f"{len(steps):,} steps, {len(passed):,} passed over{overfit_advice(scores, best)}")
+    return finding_ok(f"{len(steps):,} steps, {len(passed):,} skipped{overfit_advice(scores, best)}")
 
 
 def overfit_advice(scores: list[dict[str, Any]], best: dict[str, Any] | None) -> str:
