@@ -71,8 +71,7 @@ class Hook:
         self.heads = slice(None) if heads is None else list(heads)
         self.queries = queries or slice(None)
         self.run_kernel: Callable[..., Tensor] | None = None  # replaces Plan.run where a result is hooked
-        self.grad = False
-        self.seen = Activations(names)
+        self.grad, self.seen = False, Activations(names)
 
     def take(self, address: str, x: Tensor, heads: int) -> Tensor:
         """Record the chosen part of x, or replace it by the edited one."""
@@ -123,9 +122,8 @@ class HookContext:
 
     def apply(self, name: str, x: Tensor, heads: int = 0) -> Tensor:
         address = f"{self.where}.{name}" if self.where else name
-        for hook in self.hooks:
-            if address in hook.names:
-                x = hook.take(address, x, heads)
+        for hook in [hook for hook in self.hooks if address in hook.names]:
+            x = hook.take(address, x, heads)
         return x
 
     def apply_by_head(self, name: str, result: Tensor, read_maps: Callable[[], Tensor], x: Tensor) -> Tensor:
@@ -191,8 +189,7 @@ def looking(
     Without `edit` activations are recorded and outputs do not change; with it, `edit(address, tensor)` returns the
     replacement. `heads` and `queries` choose heads and token rows. Works on compiled models that have already run.
     Where a `result` is hooked, `run_kernel(plan, q, k, v, how)` replaces `plan.run`, for example to time or compare
-    kernels. `grad`: `seen.grad(address)` has the gradient after backward; patterns and scores are run on `reference`
-    then.
+    kernels. `grad`: `seen.grad(address)` has the gradient after backward; patterns and scores then use `reference`.
     """
     for wrapper in ("_orig_mod", "module"):
         model = getattr(model, wrapper, model)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -137,7 +136,7 @@ class Attention(nn.Module):
         result = scope.tap(f"{self.name}.result", result)
         out = self.out(result.transpose(1, 2).flatten(-2))  #: S006
         if scope.watch is not None:
-            out = scope.watch.apply_by_head(f"{self.name}.head_out", result, partial(head_maps, self.out, result), out)
+            out = scope.watch.apply_by_head(f"{self.name}.head_out", result, lambda: head_maps(self.out, result), out)
         return scope.tap(f"{self.name}.out", out)
 
 
@@ -209,9 +208,7 @@ class Norm(nn.Module):
 
 class FusedLinear(nn.Linear):
     """Fused linear layer: several projections of one input as one matrix product; `named_parts` gives each by name.
-
-    Some parts may have a bias and others not (Whisper's k): only existing biases are stored.
-    """
+    Parts without a bias (Whisper's k) store none."""
 
     def __init__(self, dim: int, sizes: dict[str, int], bias: tuple[str, ...]) -> None:
         self.sizes = sizes
@@ -249,16 +246,12 @@ class FusedLinear(nn.Linear):
         """Does nothing: `regard.core.init` initialises the weights."""
 
 
-def head_maps(out: nn.Module, result: Tensor) -> Tensor:  # (H, e, D)
-    """The slice of an output projection that belongs to each head of `result` (B, H, N, e); with adapters or packed
-    weights by what the projection answers to unit vectors."""
-    width = result.shape[1] * result.shape[3]
+def head_maps(out: Callable[[Tensor], Tensor], result: Tensor) -> Tensor:  # (H, e, D)
+    """Each head's slice of an output projection; with adapters or packed weights, its output for unit vectors."""
     if type(out) is FusedLinear and type(out.weight) is nn.Parameter:
-        maps = out.weight.mT.to(result.dtype)
-    else:
-        maps = out(torch.eye(width, dtype=result.dtype, device=result.device)) - out(result.new_zeros(1, width))
-    by_head: Tensor = maps.unflatten(0, (result.shape[1], -1))
-    return by_head
+        return out.weight.mT.to(result.dtype).view(result.shape[1], result.shape[3], -1)
+    units = torch.eye(result.shape[1] * result.shape[3], dtype=result.dtype, device=result.device)
+    return (out(units) - out(torch.zeros_like(units[:1]))).view(result.shape[1], result.shape[3], -1)
 
 
 def gelu_tanh(x: Tensor) -> Tensor:
