@@ -30,10 +30,13 @@ def test_the_logit_lens_prints_the_numbers_of_the_library(say, checkpoint):
 
 def test_a_scan_is_a_page_of_findings_and_one_object_of_json(say, checkpoint):
     page, object = say("lens", "scan", checkpoint, "the cat"), say("lens", "scan", checkpoint, "the cat", "--json")
-    findings = json.loads(object.out)["findings"]
+    read, names = json.loads(object.out), {}
+    findings = {finding["name"]: finding for finding in read["findings"]}
+    exec(f"{read['setup']}\nfound = {findings['parts']['code']}", names)
 
-    assert [finding["name"] for finding in findings] == ["surprise", "decision", "parts", "inputs", "heads"]
-    assert all(finding["sentence"] in page.out and finding["code"] in page.out for finding in findings)
+    assert list(findings) == ["decision", "inputs", "parts", "heads", "surprise"]
+    assert all(finding["sentence"] in page.out and finding["code"] in page.out for finding in findings.values())
+    assert findings["parts"]["rows"] == names["found"].to_json()["rows"][:5]
 
 
 def test_the_parts_of_a_logit_sum_to_it(say, checkpoint):

@@ -43,7 +43,7 @@ def scan(
     opened = open_lens_model(model, dtype)
     from regard import lens
 
-    show_result(lens.scan(opened, text, source=source), None, json)
+    show_result(lens.scan(opened, text, source=source, name=model), None, json)
 
 
 def logit_lens(
