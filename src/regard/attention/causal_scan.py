@@ -76,7 +76,7 @@ def order_problem(places: TokenLayout) -> str:
 
 
 def causal_sum(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """sum over j <= i of (q_i·k_j) v_j, for every i."""
+    """Causal sum: sum over j <= i of (q_i·k_j) v_j, for every i."""
     count = q.shape[2]
     size = min(count, max(LARGE if q.is_cuda else CHUNK_SIZE, q.shape[3]))
     q, k, v = (F.pad(x, (0, 0, 0, -count % size)).unflatten(2, (-1, size)) for x in (q, k, v))  # (B, H, C, S, d)

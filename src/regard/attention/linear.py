@@ -34,5 +34,5 @@ def linear_kernel(q: Tensor, k: Tensor, v: Tensor, plan: Plan, args: AttentionAr
 
 
 def positive_features(x: Tensor) -> Tensor:
-    """elu(x) + 1, written differently: the compiler of torch 2.13 gets the layout of elu's gradient wrong."""
+    """Positive features elu(x) + 1, without elu: the compiler of torch 2.13 gets the layout of its gradient wrong."""
     return F.relu(x) + x.clamp(max=0).exp()

@@ -101,7 +101,7 @@ KERNEL_COSTS["lsh"] = KernelCost(flops=lsh_flops, growth=("n·log n·d", 1.0))
     "lsh", exact=False, unsupported_reason=unsupported_reason, weights=lsh_weights, cache_entry=lsh_cache_entry
 )
 def lsh_attention(q: Tensor, k: Tensor, v: Tensor, plan: Plan, args: AttentionArgs) -> Tensor:
-    """`k` is not read: a key is its query at unit length."""
+    """LSH attention in several rounds; `k` is not read: a key is its query at unit length."""
     k, own, outs, sums = F.normalize(q, dim=-1), args.weights, [], []
     for turn in range(len(own.w)):
         out, total = attend_in_buckets(q, k, v, own.buckets(k.detach(), turn), plan.spec, args, own.size)
@@ -114,7 +114,7 @@ def lsh_attention(q: Tensor, k: Tensor, v: Tensor, plan: Plan, args: AttentionAr
 def attend_in_buckets(
     q: Tensor, k: Tensor, v: Tensor, bucket: Tensor, spec: AttentionSpec, args: AttentionArgs, size: int
 ) -> tuple[Tensor, Tensor]:
-    """One round: the output of each query (B, H, N, e), and the logarithm of its softmax's sum (B, H, N, 1)."""
+    """One round of LSH: the output of each query (B, H, N, e), and the logarithm of its softmax's sum (B, H, N, 1)."""
     many = math.prod(bucket_factors(q.shape[2], size))
     if spec.k.is_real is not None:  # padding has its own bucket, so that it takes no token's slot
         bucket, many = bucket.masked_fill(~spec.k.is_real[:, None], many), many + 1

@@ -102,7 +102,7 @@ def performer_kernel(q: Tensor, k: Tensor, v: Tensor, plan: Plan, args: Attentio
 
 
 def feature_map(x: Tensor, w: Tensor) -> Tensor:
-    """w·x - |x|²/2 and -w·x - |x|²/2 in fp32, (B, H, N, features)."""
+    """Exponents of the random features: w·x - |x|²/2 and -w·x - |x|²/2 in fp32, (B, H, N, features)."""
     x = x.to(accumulation_dtype(x))
     along = x @ w.to(x.dtype).mT
     return torch.cat([along, -along], -1) - x.square().sum(-1, keepdim=True) / 2  #: S118

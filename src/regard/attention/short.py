@@ -33,5 +33,5 @@ KERNEL_COSTS["short"] = DENSE
     needs_mask_table=lambda spec: True,
 )
 def short_attention(q: Tensor, k: Tensor, v: Tensor, plan: Plan, args: AttentionArgs) -> Tensor:
-    """softmax(QK'·scale + bias) V, as in `reference`."""
+    """Plain attention, softmax(QK'·scale + bias) V, as in `reference`."""
     return reference(q, k, v, plan, args)

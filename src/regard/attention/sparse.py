@@ -60,7 +60,7 @@ KERNEL_COSTS["sparse"] = KernelCost(growth=("e·d", 2.0))
     needs_mask_table=lambda spec: True,
 )
 def sparse_attention(q: Tensor, k: Tensor, v: Tensor, plan: Plan, args: AttentionArgs) -> Tensor:
-    """softmax over the allowed pairs (b, i, j) of each query i: intermediate tensors are E x H."""
+    """Sparse attention, a softmax over the allowed pairs (b, i, j) of each query i: intermediate tensors are E x H."""
     table = plan.table(q, args.bias)
     table = q.new_ones(1, 1, 1, 1, dtype=torch.bool) if table is None else table
     table = table.expand(q.shape[0], -1, q.shape[2], k.shape[2])

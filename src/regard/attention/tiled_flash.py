@@ -111,7 +111,7 @@ class TiledFunction(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        """With weights p: dV = p'g, and the score gradient p·(gV' - its mean over the row), from which dQ and dK
+        """Gradients with weights p: dV = p'g, and for scores p·(gV' - its mean over the row), from which dQ and dK
         follow."""
         q, k, v, out, sums, *tables = ctx.saved_tensors
         Q, K, V, G = (x.to(sums.dtype) for x in (q, k, v, g))

@@ -34,7 +34,7 @@ KERNEL_COSTS["varlen"] = DENSE
 
 @register_kernel("varlen", unsupported_reason=varlen_unsupported_reason, preferred_reason=varlen_preferred_reason)
 def varlen_attention(q: Tensor, k: Tensor, v: Tensor, plan: Plan, args: AttentionArgs) -> Tensor:
-    """softmax within each document, without any computation between documents."""
+    """Flash attention within each document, without any computation between documents."""
     from torch.nn.attention.varlen import varlen_attn  # imports half of the compiler: as slow as importing torch
 
     starts = cumulative_lengths(plan.spec.q)

@@ -111,7 +111,7 @@ def read_text_argument(place: str) -> str:
 
 
 def read_input_bytes(place: str) -> bytes:
-    """The same as bytes."""
+    """The bytes of a file, or of standard input ("-")."""
     if not place:
         raise config.ConfigError("--file: it is empty; name a file, or - for standard input")
     return (stdin_bytes().read() if place == "-" else Path(place).read_bytes()).removeprefix(codecs.BOM_UTF8)

@@ -164,7 +164,7 @@ def show_progress(total: int) -> Iterator[Callable[[int], None]]:
 
 @contextmanager
 def show_rate(unit: str) -> Iterator[Callable[[int, int | None], None]]:
-    """The same with a rate per second; work before the first call is not counted."""
+    """Progress with a rate per second; work before the first call is not counted."""
     first: tuple[int, float] | None = None
 
     def on_progress(done: int, total: int | None) -> None:

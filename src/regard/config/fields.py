@@ -80,7 +80,7 @@ def check_classes(classes: tuple[str, ...]) -> None:
 
 
 class NonTextEmbedding:
-    """The interface of a front end that reads no text, where ids are asked for."""
+    """Base of front ends that read no text: their token id settings are empty."""
 
     @property
     def vocab(self) -> int:

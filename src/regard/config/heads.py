@@ -40,7 +40,7 @@ class LMHead:
 
 @config_class
 class PoolingHead:
-    """One vector for the whole sequence, from `pooling`; `out` is the width of a final linear layer.
+    """Pooling head: one vector for the whole sequence, from `pooling`; `out` is the width of a final linear layer.
 
     `dense` is a layer before it as in BERT: a linear layer, then the `activation`. With several `classifiers`, each of
     the first tokens has its own final layer, and the output is their mean (DeiT: Touvron et al. 2021).

@@ -1,7 +1,7 @@
 """Config of other tasks: contrastive, captioning, text-to-image, next pixel, node classification, forecasting.
 
 kind           reads        predicts                                      a model with
-contrastive    image, text  which image of a batch matches which text    two towers
+contrastive    image, text  which image of a batch matches which text     two towers
 captioning     image, text  the text, token by token                      an encoder, or embed.kind multimodal
 text_to_image  text, image  the image after the text, pixel by pixel      one causal trunk
 next_pixel     input        the next value, at every position             causal, head lm

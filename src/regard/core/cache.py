@@ -40,13 +40,11 @@ class CrossKV:
 
 
 class KVCache:
-    """KV cache of a model: one entry for each layer, and the layout of the cached tokens.
-
-    length (B,) tokens written, padding included; next (B,) order of the next token. A ring cache overwrites old tokens.
-    """
+    """KV cache of a model: one entry for each layer, and the layout of the cached tokens. `length` (B,) tokens written,
+    padding included; `next` (B,) order of the next token. A ring cache overwrites old tokens."""
 
     def __init__(self, entries: list[Any], batch: int, capacity: int, cross: bool, like: Tensor) -> None:
-        """`entries`, one for each layer: keys and values, or the state of a kernel (with `tables`)."""
+        """An empty cache. `entries`, one for each layer: keys and values, or the state of a kernel (with `tables`)."""
 
         def table(*shape: int, dtype: torch.dtype = torch.long) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=like.device)

@@ -24,7 +24,7 @@ from regard.core.tokens import TokenIndex, TokenLayout
 
 
 def reference(q: Tensor, k: Tensor, v: Tensor, plan: Plan, args: AttentionArgs) -> Tensor:
-    """softmax(QK'·scale + bias) V, written out: the definition that every exact kernel must match."""
+    """Reference attention, softmax(QK'·scale + bias) V: the definition that every exact kernel must match."""
     table = plan.table(q, args.bias)
     weights = attention_weights(
         attention_scores(q, k, args.scale, table), sure=table is None or plan.spec.causal and args.bias is None

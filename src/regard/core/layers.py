@@ -56,9 +56,7 @@ class Block(nn.Module):
 
 class Attention(nn.Module):
     """Multi-head attention: a token's query (q) is compared with all keys (k), and their values (v) are mixed to match.
-
-    H heads of width d side by side; `kv_heads` may be fewer. Projections that are left out are the identity.
-    """
+    H heads of width d side by side; `kv_heads` may be fewer. Projections that are left out are the identity."""
 
     name = "attn"
     sees: tuple[str, ...] = ("q", "k", "v", "scores", "pattern", "result", "head_out", "out")
@@ -103,7 +101,7 @@ class Attention(nn.Module):
         return LayerKV(*(like.new_zeros(batch, self.kv_heads, capacity, width) for width in widths))
 
     def project(self, x: Tensor, lean: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """q, k, v as (B, H, N, d); a `lean` (position vectors) is added to the input of q and k only, not of v."""
+        """Project x to q, k, v (B, H, N, d); `lean` (position vectors) is added to the input of q and k only."""
         if self.qkv is None:
             made = {}
         elif lean is None:
@@ -255,7 +253,7 @@ def head_maps(out: Callable[[Tensor], Tensor], result: Tensor) -> Tensor:  # (H,
 
 
 def gelu_tanh(x: Tensor) -> Tensor:
-    """x/2·(1 + tanh u), u = sqrt(2/pi)·(x + 0.044715 x^3); compiled as x·sigmoid(2u), the same and faster on a CPU."""
+    """Tanh GELU, x/2·(1 + tanh u), u = sqrt(2/pi)·(x + 0.044715 x^3); compiled as x·sigmoid(2u), faster on a CPU."""
     if torch.compiler.is_compiling():
         return x * torch.sigmoid(math.sqrt(8 / math.pi) * x * (1 + 0.044715 * x * x))
     return F.gelu(x, approximate="tanh")

@@ -29,7 +29,7 @@ class Mask:
     reads: ClassVar[tuple[str, ...]] = ("order",)
 
     def __init_subclass__(cls, name: str = "") -> None:
-        """`name` is the mask's name in expressions; masks without one are combinations."""
+        """Register a mask under its `name` in expressions; masks without one are combinations."""
         if name:
             cls.name, MASK_TYPES[name] = name, cls
             MASKS.setdefault(name, tuple(cls.__annotations__))

@@ -146,7 +146,7 @@ class Trunk(nn.Module):
         cache: KVCache | None = None, watch: HookContext | None = None, keep: list[Tensor] | None = None,
         runner: BlockRunner | None = None,
     ) -> Tokens:  # fmt: skip
-        """`layers` is the memory layer by layer; `keep` collects each block's output, for a decoder that needs them."""
+        """Run all blocks. `layers` is the memory layer by layer; `keep` collects each block's output for a decoder."""
         runner = self.runner if runner is None else runner
         slots, keys = (None, tokens) if cache is None else runner.begin(cache, tokens)
         x = self.stem(tokens)

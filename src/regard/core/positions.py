@@ -25,9 +25,7 @@ from regard.core.tokens import TokenIndex, TokenLayout
 
 class Bias:
     """Attention bias, added to the score of query i and key j in head h of row b: elementwise, without an n x n tensor.
-
-    `at` takes index tensors that broadcast against each other; FlexAttention calls it with scalar indices.
-    """
+    `at` takes index tensors that broadcast against each other; FlexAttention calls it with scalar indices."""
 
     def at(self, b: Tensor, h: Tensor, q: TokenIndex, k: TokenIndex) -> Tensor:
         raise NotImplementedError
@@ -223,7 +221,7 @@ class LearnedBias(Position):
 
 @dataclass(eq=False)
 class BiasTable(Bias):
-    """bias[index(q, k), h], times `scale` where r_ij is added before the division by sqrt(d)."""
+    """Bias from a table: bias[index(q, k), h], times `scale` where r_ij is added before the division by sqrt(d)."""
 
     table: Tensor
     index: Callable[[TokenIndex, TokenIndex], Tensor]

@@ -69,7 +69,7 @@ class Tokens(TokenLayout):
     x: Tensor
 
     def with_vectors(self, x: Tensor) -> "Tokens":
-        """The same layout with other vectors."""
+        """A copy of the layout with other vectors."""
         return replace(self, x=x)
 
 

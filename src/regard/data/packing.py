@@ -57,7 +57,7 @@ class PackedBatches:
         return tokens / (self.count * self.context)
 
     def batch(self, step: int) -> dict[str, Tensor]:
-        """ids, document and labels, each (B, N)."""
+        """The packed batch of a step: ids, document and labels, each (B, N)."""
         return self.collate_packs([self.packs[turn] for turn in self.turns(step * self.size, self.size)])
 
     def names(self, step: int) -> list[int]:

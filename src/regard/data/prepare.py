@@ -44,7 +44,7 @@ def prepare_tensors(
     data: config.Data, make: Make, about: Any, length: RowLength, cache: str | Path | None = None,
     notice: Notice = warnings.warn, progress: Progress = no_progress,
 ) -> tuple[TensorRows, TensorRows | None]:  # fmt: skip
-    """The same for other modalities: tensors of any shape, each worth a number of tokens."""
+    """Examples of other modalities, as in `prepare_examples`: tensors of any shape, each worth a number of tokens."""
     keep = partial(store_tensors, notice=notice, progress=progress, length=length)
     return prepare_splits(data, make, about, content_cache.cache_dir(cache), keep)
 

@@ -87,7 +87,7 @@ def attend_slots_(
     near: tl.constexpr, parts: tl.constexpr, part: tl.constexpr, size: tl.constexpr, ahead: tl.constexpr,
     early: tl.constexpr,
 ) -> None:  # fmt: skip
-    """One row, one group of heads, one part of the slots.
+    """Attention of one row, one group of heads, over one part of the slots.
 
     The new token's own score initialises the running softmax of the first part, which also writes its key and value to
     the cache: no thread reads there what another may be writing. `many` heads of a group are processed together.

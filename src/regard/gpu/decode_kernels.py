@@ -76,7 +76,7 @@ def linear_row_(
     shifted: tl.constexpr, biased: tl.constexpr, act: tl.constexpr, gated: tl.constexpr, added: tl.constexpr,
     whole: tl.constexpr, bn: tl.constexpr, bk: tl.constexpr, early: tl.constexpr,
 ) -> None:  # fmt: skip
-    """bn outputs of one row; `whole` is the power of two that k fits in."""
+    """Linear layer for one row, bn outputs per program; `whole` is the power of two that k fits in."""
     row, cols = tl.program_id(1).to(tl.int64), tl.program_id(0) * bn + tl.arange(0, bn)
     x += row * k
     j = tl.arange(0, bk)
@@ -122,7 +122,7 @@ def linear_rows_(
     k: tl.constexpr, biased: tl.constexpr, act: tl.constexpr, gated: tl.constexpr, added: tl.constexpr,
     parts: tl.constexpr, bm: tl.constexpr, bn: tl.constexpr, bk: tl.constexpr, early: tl.constexpr,
 ) -> None:  # fmt: skip
-    """bm rows by bn outputs, with tensor cores; with `parts` (split-K), the sum over one part of the inputs."""
+    """Linear layer on tensor cores, bm rows by bn outputs; with `parts` (split-K), sums over one part of the inputs."""
     row, cols = tl.program_id(1) * bm + tl.arange(0, bm), tl.program_id(0) * bn + tl.arange(0, bn)
     here, there, from_ = row < rows, cols < n, x + row[:, None].to(tl.int64) * k
     base, gate_base = biases(bias, cols, n, biased, gated)

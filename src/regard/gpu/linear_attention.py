@@ -82,7 +82,7 @@ def exclusive_sums(x: Tensor, after: bool = False) -> Tensor:
 
 @torch.library.custom_op("regard::swift", mutates_args=())
 def linear_attention_forward(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """out (B, H, N, e), the sums of weights (B, H, N), and the initial state of each segment."""
+    """Forward pass: out (B, H, N, e), the sums of weights (B, H, N), and the initial state of each segment."""
     out, whole, (sums, totals) = (
         empty_heads_last(q, v.shape[3]),
         q.new_empty(q.shape[:3], dtype=torch.float32),

@@ -14,7 +14,7 @@ import triton.language as tl
 
 
 def phi_(x: tl.tensor) -> tl.tensor:
-    """elu(x) + 1"""
+    """The feature map elu(x) + 1."""
     return tl.where(x > 0, x + 1, tl.exp(tl.minimum(x, 0.0)))
 
 
@@ -86,7 +86,7 @@ def forward_kernel_(
     qs: tl.tensor, ks: tl.tensor, vs: tl.tensor, outs: tl.tensor, heads: tl.tensor, count: tl.tensor,
     length: tl.constexpr, d: tl.constexpr, e: tl.constexpr, size: tl.constexpr, kind: tl.constexpr,
 ) -> None:  # fmt: skip
-    """out, and the sum of each query's weights."""
+    """Forward kernel: out, and the sum of each query's weights."""
     at_s, at_z = state(sums, totals, d, e)
     s, z = tl.load(at_s), tl.load(at_z)
     for start in range(0, length, size):

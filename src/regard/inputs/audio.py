@@ -42,7 +42,7 @@ class MelSpectrogram(nn.Module):
         self.map = nn.Linear(self.way.frames_per_token * (self.way.bands_per_token or self.way.n_mels), width)
 
     def forward(self, samples: Tensor, real: Tensor | None, hide: Tensor | None = None) -> Tokens:
-        """`hide` (B, pieces, 4) are SpecAugment masks: first window, windows, first band, bands."""
+        """Samples to tokens. `hide` (B, pieces, 4) are SpecAugment masks: first window, windows, first band, bands."""
         way, steps = self.way, self.way.steps(samples.shape[1])
         table = log_mel_spectrogram(samples, way, self.c.sample_rate, steps * way.frames_per_token)  # (B, W, M)
         keep = (
@@ -254,7 +254,7 @@ class ConvSpectrogram(nn.Module):
         self.second = nn.Conv1d(width, width, 3, stride=2, padding=1)
 
     def forward(self, samples: Tensor, real: Tensor | None, hide: Tensor | None = None) -> Tokens:
-        """`hide` are SpecAugment masks, as for mel tokens."""
+        """Samples to tokens; `hide` are SpecAugment masks, as for mel tokens."""
         table = samples if samples.dim() == 3 else self.spectrogram(samples)
         if hide is not None:
             table = table.masked_fill(spec_augment_mask(hide, table.shape[2], table.shape[1]).mT, 0.0)

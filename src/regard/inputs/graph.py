@@ -45,7 +45,7 @@ class GraphEmbedding(nn.Module):
         self, nodes: Tensor, *, edges: Tensor | None = None, real: Tensor | None = None,
         laplacian_pe: Tensor | None = None, random_walk_pe: Tensor | None = None,
     ) -> Tokens:  # fmt: skip
-        """edges (B, N, N), True where two nodes are joined; real (B, N); `encodings` (B, N, k) by name."""
+        """Nodes to Tokens. edges (B, N, N): True where nodes are joined; real (B, N); `encodings` (B, N, k) by name."""
         x = self.embed_features(nodes)
         if self.c.node_dropout and self.training:
             x = x * F.dropout(x.new_ones(*x.shape[:2], 1), self.c.node_dropout)

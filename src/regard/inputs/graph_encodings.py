@@ -63,14 +63,14 @@ def propagate_features(x: Tensor, joined: Tensor, hops: int) -> Tensor:
 
 
 def normalized_adjacency(seen: Tensor, dtype: torch.dtype, dropout: float = 0.0) -> Callable[[Tensor], Tensor]:
-    """x -> D^-1/2 A D^-1/2 x: normalised adjacency, each edge divided by the root of both degrees."""
+    """Normalised adjacency, x -> D^-1/2 A D^-1/2 x: each edge is divided by the root of both degrees."""
     a, step = seen.float(), adjacency_product(seen, dtype, dropout)
     gets, gives = (a.sum(axis).clamp(min=1).rsqrt().to(dtype)[..., None] for axis in (-1, -2))
     return lambda x: gets * step(gives * x)
 
 
 def adjacency_product(seen: Tensor, dtype: torch.dtype, dropout: float = 0.0) -> Callable[[Tensor], Tensor]:
-    """x -> A x with dropout on A; on a CPU a sparse product for large graphs, many times faster."""
+    """Adjacency product x -> A x with dropout on A; on a CPU a sparse product for large graphs, many times faster."""
     there = type(seen) is Tensor and not torch.compiler.is_compiling()  # cost estimates have shapes only
     large = there and seen.device.type == "cpu" and seen.shape[-1] >= SPARSE_NODES
     if not large or float(seen.count_nonzero()) > SPARSE_SHARE * seen.numel():

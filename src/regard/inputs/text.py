@@ -98,7 +98,7 @@ class TextEmbedding(nn.Module):
         self, ids: Tensor, *, real: Tensor | None = None, document: Tensor | None = None,
         segment: Tensor | None = None, start: Tensor | None = None, pieces: int | None = None,
     ) -> Tokens:  # fmt: skip
-        """`start` (B,) is the order of the first token, after a cache; `pieces` is an upper bound of the documents."""
+        """Ids to Tokens. `start` (B,) is the order of the first token, after a cache; `pieces` bounds the documents."""
         if ids.dim() != 2:
             raise ConfigError(f"ids must be (batch, tokens), got a tensor of shape {tuple(ids.shape)}")
         if real is None and self.c.pad_id is not None:

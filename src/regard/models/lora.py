@@ -28,7 +28,7 @@ WHOLE_LINEAR = "map"  # the name of an adapter for all parts of a fused linear l
 
 
 class LowRankUpdate(nn.Module):
-    """s·B(A x): the low-rank update of some parts of a linear layer. In training `dropout` applies to x."""
+    """Low-rank update s·B(A x) of some parts of a linear layer. In training `dropout` applies to x."""
 
     def __init__(self, weight: Tensor, out: int, rank: int, scale: float, dropout: float = 0.0) -> None:
         super().__init__()

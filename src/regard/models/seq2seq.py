@@ -132,7 +132,7 @@ class BahdanauAttention(nn.Module):
         return torch.stack(looks, 1)[:, None], torch.stack(made, 1), state
 
     def look(self, state: Tensor, offered: Tensor, real: Tensor | None) -> Tensor:  # (B, S)
-        """softmax over the source of v · tanh(W s + U h_j)."""
+        """Additive attention weights: softmax over the source of v · tanh(W s + U h_j)."""
         score = self.score((self.ask(state.to(offered.dtype))[:, None] + offered).tanh())[..., 0]  #: S010
         return attention_weights(score if real is None else score.masked_fill(~real, float("-inf")), real is None)
 

@@ -62,7 +62,7 @@ class DiagonalSSM(nn.Module):
         self.read = nn.Parameter(torch.randn(dim * pairs * 2) * math.sqrt(0.5))
 
     def numbers(self) -> tuple[Tensor, Tensor, Tensor]:  # (D, S) each
-        """log a, b and c."""
+        """The state space parameters log a, b and c."""
         rate = torch.complex(-self.decay.float().exp(), self.turn.float()).view(self.shape)
         log = self.step.float().exp()[:, None] * rate
         return log, (log.exp() - 1) / rate, torch.view_as_complex(self.read.float().view(*self.shape, 2))
@@ -85,7 +85,7 @@ class DiagonalSSM(nn.Module):
 
 
 def fft_convolve(u: Tensor, kernel: Tensor) -> Tensor:
-    """y_t = sum_l k_l u_(t-l), by FFT: (B, N, D) and (N, D) -> (B, N, D)."""
+    """Causal convolution y_t = sum_l k_l u_(t-l) by FFT: (B, N, D) and (N, D) -> (B, N, D)."""
     count = 2 * u.shape[1]  # padding against circular wrap-around
     both = torch.fft.rfft(u, count, 1) * torch.fft.rfft(kernel, count, 0)
     y: Tensor = torch.fft.irfft(both, count, 1)

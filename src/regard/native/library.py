@@ -259,7 +259,7 @@ def packed_linear(
 
 
 def decode_attention(q: Tensor, k: Tensor, v: Tensor, table: Tensor | None, scale: float) -> Tensor:
-    """softmax(q k'·scale + table) v for a few queries; only allowed slots are read.
+    """Decode attention, softmax(q k'·scale + table) v for a few queries; only allowed slots are read.
 
     q (B, H, Q, d), k (B, G, K, d), v (B, G, K, e); the table broadcasts to (B, H, Q, K), boolean or additive. If k and
     v have fewer rows, each serves several consecutive rows of q: beams of one text, which share its source.
@@ -292,7 +292,7 @@ def decode_attention(q: Tensor, k: Tensor, v: Tensor, table: Tensor | None, scal
 
 
 def logsumexp_rows(logits: Tensor) -> Tensor:
-    """logsumexp over each row: (R, V) -> (R, 1)."""
+    """Row-wise logsumexp: (R, V) -> (R, 1)."""
     if not is_readable(logits):
         return logits.logsumexp(-1, keepdim=True)
     out = logits.new_empty(len(logits), 1)
@@ -310,7 +310,7 @@ def topk_rows(table: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def copy_slots(table: Tensor, rows: Tensor, start: int, end: int, alike: Tensor) -> None:
-    """In place, copy slots `start` to `end` of row rows[b] to each row b of a table (B, H, S, d).
+    """Copy slots `start` to `end` of row rows[b] to each row b of a table (B, H, S, d), in place.
 
     The first `alike` (B,) of them are equal already, and not copied in C.
     """

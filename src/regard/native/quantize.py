@@ -92,7 +92,7 @@ def linear_into(table: Tensor) -> Callable[[Tensor, Tensor, Tensor | None], Tens
 
 
 def packed_matmul(x: Tensor, weight: PackedWeight, bias: Tensor | None = None, into: Tensor | None = None) -> Tensor:
-    """x (..., K) times a packed weight (N, K), plus a bias; written `into` an existing table if possible."""
+    """Product of x (..., K) and a packed weight (N, K), plus a bias; written `into` an existing table if possible."""
     if torch.is_grad_enabled() and (x.requires_grad or bias is not None and bias.requires_grad):
         return F.linear(x, weight.to_fp32(), bias)
     if weight.is_paneled and library.can_multiply(x):

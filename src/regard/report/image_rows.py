@@ -126,7 +126,7 @@ def caption_rows(
 
 
 def match_rows(validation: ValidationExamples, model: Any, tokenizer: Any, places: Sequence[int]) -> list[ImageTextRow]:
-    """For each image the most similar text among the candidates."""
+    """The most similar text among the candidates, for each image."""
     rows = validation.rows
     every = sorted({*places, *range(min(len(rows), AMONG))})
     known = decode_texts([rows[place] for place in every], tokenizer)
@@ -138,7 +138,7 @@ def match_rows(validation: ValidationExamples, model: Any, tokenizer: Any, place
 def generated_rows(
     validation: ValidationExamples, model: Any, tokenizer: Any, places: Sequence[int]
 ) -> list[ImageTextRow]:
-    """For each text a generated image."""
+    """A generated image for each text."""
     asked = decode_texts([validation.rows[place] for place in places], tokenizer)
     images: Tensor = model.generate_images(asked, seed=0)
     return [{"asked": [[text]], "picture": data_uri(image), "name": text}

@@ -34,7 +34,7 @@ NOTE = ("A role is a pattern of attention, not what a head is good for: take the
 
 @dataclass(frozen=True, eq=False)
 class HeadHistory:
-    """One head at each snapshot."""
+    """Role scores of one head at each snapshot."""
 
     where: str
     head: int

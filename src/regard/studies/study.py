@@ -80,7 +80,7 @@ class StudyVariant:
         return file_slug(self.name)
 
     def read(self, *more: str) -> config.Recipe:
-        """Its recipe, with further overrides."""
+        """The variant's recipe, with further overrides."""
         return read_recipe(self.source, [*self.changes, *more])
 
 

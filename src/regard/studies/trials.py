@@ -34,7 +34,7 @@ def no_output(line: str) -> None:
 
 @dataclass(frozen=True)
 class StudyTrial:
-    """One variant from one seed."""
+    """A trial: one variant trained from one seed."""
 
     variant: StudyVariant
     seed: int
@@ -42,7 +42,7 @@ class StudyTrial:
 
     @property
     def recipe(self) -> config.Recipe:
-        """Its recipe. No final samples are generated, since a study has too many to read."""
+        """The trial's recipe, without final samples, since a study would have too many to read."""
         made = self.variant.recipe
         assert made is not None
         train = replace(made.train, seed=made.train.seed + self.seed)

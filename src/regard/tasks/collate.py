@@ -206,7 +206,8 @@ def truncate_pair(first: list[int], second: list[int], room: int) -> tuple[list[
 
 @dataclass(frozen=True, eq=False)
 class WordBoundaries:
-    """For every id: can it continue a word (`head`), and can a word continue after it (`tail`)?"""
+    """Word boundaries by token id: whether it may continue a word (`head`), and whether a word may continue after it
+    (`tail`)."""
 
     head: Tensor  # (V,)
     tail: Tensor  # (V,)

@@ -83,7 +83,7 @@ class Translation(Seq2SeqTask):
     def build(
         cls, c: config.Translation, tokenizer: Tokenizer, target: Tokenizer | None = None, **options: Any
     ) -> Self:
-        """`target` is the tokenizer of the target, if it has one of its own."""
+        """Build the task; `target` is the tokenizer of the target, if it has one of its own."""
         return super().build(c, tokenizer, spoken=None if target is None else TaskSpecialTokens.of(target), **options)
 
     def example(self, record: RecordLike, tokenizer: Tokenizer, target: Tokenizer | None = None) -> TaskExample:

@@ -109,7 +109,7 @@ class Tokenizer:
             return list(chain.from_iterable(part.ids for part in found))
 
     def with_specials(self, specials: Specials) -> Tokenizer:
-        """The same tokenizer, which parses special tokens in texts ("parse") or treats them as text ("plain")."""
+        """A view of the tokenizer that parses special tokens in texts ("parse") or treats them as text ("plain")."""
         parses = check_specials(specials) == "parse"
         if parses not in self.views:
             made = object.__new__(type(self))
@@ -183,7 +183,7 @@ class Tokenizer:
         return [] if len(first) == len(found) else [found.ids[place] for place in first]
 
     def without_special(self, role: str) -> Tokenizer:
-        """The same tokenizer, in which one special token is parsed: the [MASK] of a text to be filled."""
+        """A copy of the tokenizer that parses one special token in texts: the [MASK] of a text to be filled."""
         if role not in self.special_ids:
             raise DataError(f"the tokenizer has no {role} token; it has {', '.join(self.special_ids) or 'none'}")
         if self.parses_specials:

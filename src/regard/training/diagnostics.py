@@ -121,7 +121,7 @@ def quiet_run(run: Run) -> Iterator[None]:
 
 @torch.no_grad()
 def layer_norms(run: Run) -> Sizes:
-    """By layer: the norms of gradient and weights, and the update ratio of the next step."""
+    """Norms of gradient and weights by layer, and the update ratio of the next step."""
     optimizer = run.optimizer
     optimizer.set_lr_factor(lr_factor(run))
     norm = torch.nn.utils.get_total_norm(optimizer.gradients())

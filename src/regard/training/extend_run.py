@@ -43,5 +43,5 @@ def last_rate(log: Path) -> float | None:
 
 
 def record_resumption(facts: dict[str, Any], step: int, changes: list[str]) -> dict[str, Any]:
-    """run.json with one more resumption: after which step, with which changed settings."""
+    """Record a resumption in the facts of run.json: after which step, with which changed settings."""
     return {**facts, "resumed": [*facts.get("resumed", []), {"step": step, "changes": changes}]} if changes else facts

@@ -284,7 +284,7 @@ class Trainer:
                              "here")  # fmt: skip
 
     def choose(self) -> None:
-        """At the end of the run, choose the best checkpoint: the last one or the best of those before.
+        """Choose the best checkpoint at the end of the run: the last one or the best of those before.
 
         Evaluations during training may use a part of the validation data, so the two are compared over all of them. The
         saved state keeps the best of training, so that a longer run compares over the same part.

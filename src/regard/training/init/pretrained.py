@@ -195,7 +195,7 @@ def setting_differences(mine: config.Transformer, source: config.Transformer) ->
 
 
 def describe_transfer(taken: TransferReport) -> str:
-    """One line for the start of the run."""
+    """A line on the transferred weights, for the start of the run."""
     kept, new = sum(taken.kept.values()), sum(taken.new.values())
     said = [f"from {taken.path}: {kept:,} of {kept + new:,} weights"]
     said += [f"new: {sum_by_layer(taken.new)}"] * bool(new)

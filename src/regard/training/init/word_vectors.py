@@ -98,7 +98,7 @@ def load_table(table: Tensor, tokenizer: Tokenizer, path: Path) -> VectorMatch:
 
 
 def describe_match(found: VectorMatch) -> str:
-    """One line for the start of the run."""
+    """A line on the matched word vectors, for the start of the run."""
     rest = f"; without one: {', '.join(found.missing)}" if found.missing else ""
     return f"vectors from {found.path}: for {found.count:,} of {found.of:,} tokens{rest}"
 
