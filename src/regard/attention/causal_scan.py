@@ -93,6 +93,7 @@ class CausalSum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         ctx.save_for_backward(q, k, v)
+        # within each chunk by scores, from all chunks before by their summed state
         return (q @ k.mT).tril() @ v + q @ sums_before(k.mT @ v)  #: S115
 
     @staticmethod

@@ -141,6 +141,7 @@ def attend_in_buckets(
 def sort_into_buckets(bucket: Tensor, size: int, many: int) -> tuple[Tensor, Tensor]:
     """The slot of each token, (…, N), and the token in each slot or -1: every bucket starts a new chunk."""
     count, number = bucket.shape[-1], torch.arange(bucket.shape[-1], device=bucket.device).expand_as(bucket)
+    # keys are distinct, so that tokens keep their order within a bucket
     sorted_ = torch.empty_like(bucket).scatter(-1, (bucket * count + number).argsort(-1), number)
     held = bucket.new_zeros(*bucket.shape[:-1], many).scatter_add(-1, bucket, torch.ones_like(bucket))
     chunks = -(-held // size)

@@ -98,8 +98,8 @@ def pack_documents(lengths: list[int], context: int) -> list[list[DocumentSlice]
     some = 0  # bit n is set if a row has n free positions
     for each in sorted(stretches, key=lambda each: each.start - each.stop):
         size = each.stop - each.start
-        fits = some >> size << size
-        room = (fits & -fits).bit_length() - 1 if fits else context
+        fits = some >> size << size  # rows with enough free positions
+        room = (fits & -fits).bit_length() - 1 if fits else context  # the lowest bit is the best fit
         if fits:
             pack = rooms[room].pop()
             some ^= (not rooms[room]) << room

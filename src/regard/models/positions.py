@@ -128,6 +128,7 @@ def scale_dynamic(c: config.RotaryPosition, pairs: Tensor, count: int) -> tuple[
     if count <= c.original_length:
         return pairs, 1.0
     width = 2 * len(pairs)
+    # NTK-aware: with this exponent the longest wavelength grows by exactly the ratio
     base = c.base * (c.factor * count / c.original_length - (c.factor - 1)) ** (width / (width - 2))
     exponents = torch.arange(0, width, 2, device=pairs.device, dtype=torch.float32) / width
     return 1.0 / base**exponents, 1.0

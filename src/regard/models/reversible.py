@@ -153,6 +153,7 @@ class ReversibleFunction(torch.autograd.Function):
             for tensor, grad in zip(half.tensors, rest, strict=True):
                 if grad is not None:
                     found[id(tensor)] = found[id(tensor)] + grad if id(tensor) in found else grad
+            # the inverse of `a, b = b, a + half(b)`: the inputs of this half
             a, b = b - made.detach(), a  #: S119
             da, db = db, da + dx
         return None, da, db, *ctx.chain.gradients(found)

@@ -79,7 +79,7 @@ def smoothed_nll(logits: Tensor, total: Tensor, label: Tensor, smoothing: float)
 def logit_gradients(logits: Tensor, total: Tensor, label: Tensor, smoothing: float) -> Tensor:
     """The gradient of the loss with respect to logits, softmax - label, computed in place."""
     asked = label != NOTHING
-    g = logits.sub_(total[:, None]).exp_()
+    g = logits.sub_(total[:, None]).exp_()  # softmax
     if smoothing:
         g -= smoothing / g.shape[-1]
     certain = g.new_full((len(g), 1), smoothing - 1)

@@ -57,7 +57,7 @@ class CapturedStep:
         assert self.graph is not None
         self.graph.replay()
         loss, norm, taken = self.results
-        return loss.clone(), norm.clone(), taken.clone()
+        return loss.clone(), norm.clone(), taken.clone()  # the next replay overwrites the originals
 
     def warm(self, batches: list[Any], parts: Any) -> Results:
         self.stream.wait_stream(torch.cuda.current_stream())

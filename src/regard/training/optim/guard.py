@@ -53,8 +53,8 @@ class StepGuard:
     def update(self, far: Tensor, norm: Tensor, taken: Tensor) -> None:
         """Update the statistics; a skipped step only increases the count of skipped steps."""
         keep = (self.steps / (self.steps + 9)).clamp(max=DECAY)  # the first step alone sets the mean
-        new, far = (1 - keep) * taken, far.where(taken, 0.0)
-        self.variance.add_(new * far.square()).mul_(1 - new)
+        new, far = (1 - keep) * taken, far.where(taken, 0.0)  # 0 · NaN would be NaN
+        self.variance.add_(new * far.square()).mul_(1 - new)  # exponentially weighted, with the mean before this step
         self.mean.add_(new * far)
         begins = taken & (self.steps < WARMUP_STEPS)
         self.first.add_(((norm - self.first) / (self.steps + 1)).where(begins, 0.0))

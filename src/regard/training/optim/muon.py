@@ -68,8 +68,8 @@ def newton_schulz(x: Tensor, rounds: int) -> Tensor:
     """Newton-Schulz iteration: (n, a, b) matrices with singular values near 1 instead of their own; bf16 is
     sufficient."""
     tall = x.shape[-2] > x.shape[-1]
-    x = x.mT if tall else x
-    x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
+    x = x.mT if tall else x  # x x' is then the smaller Gram matrix
+    x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)  # singular values of at most 1
     for _ in range(rounds):
         square = x @ x.mT
         x = torch.baddbmm(x, torch.baddbmm(square, square, square, beta=B, alpha=C), x, beta=A)

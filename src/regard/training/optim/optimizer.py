@@ -71,7 +71,7 @@ class OptimizerGroup:
                 return norm, taken
             clip = clip if clip is not None and norm > clip else None
         if clip is not None:
-            torch._foreach_mul_(grads, (clip / (norm + 1e-6)).clamp(max=1.0))
+            torch._foreach_mul_(grads, (clip / (norm + 1e-6)).clamp(max=1.0))  # as torch clips
         for part in self.parts:
             if norm.device.type == "cuda":
                 part.found_inf = (~taken).float()  # type: ignore[attr-defined]

@@ -92,7 +92,7 @@ class Heartbeat:
     def end(self, why: str, code: int, silent: list[int]) -> None:
         if self.over.is_set():
             return
-        if self.rank == min(set(range(self.size)) - set(silent)):
+        if self.rank == min(set(range(self.size)) - set(silent)):  # one report: by the lowest live rank
             with suppress(OSError):
                 os.write(2, f"regard: {why}; `regard resume` goes on from what is saved\n".encode())
         os._exit(code)

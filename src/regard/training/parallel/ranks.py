@@ -113,6 +113,7 @@ class ProcessRanks:
         """Wait for all ranks, however long one works; an error on another rank is raised here too."""
         if self.size == 1:
             return
+        # polls the store: a collective would time out, and would not see the error of another rank
         key, pause = f"meeting {next(self.meetings)}", SHORT
         there = self.store.add(key, 1)
         while there < self.size:
