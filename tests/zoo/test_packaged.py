@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import regard
 from regard import lens
@@ -85,6 +86,17 @@ def test_the_induction_model_has_the_circuit_that_its_card_names():
     assert {head.name for head in found.heads if head.induction.lift > 0.9} == {"1.0", "1.1"}
     assert found.ablated["0.0"] == pytest.approx(found.loss, abs=0.01)
     assert losses in card and "head 0.1 looks at the previous token" in card and "1.0 and 1.1 are induction" in card
+
+
+def test_what_its_induction_heads_add_to_the_stream_nearly_cancels():
+    """So a path into one of them alone seems to matter where a path into both does not (docs/induction.md)."""
+    model = regard.load("induction")
+    with torch.no_grad(), regard.looking(model, "trunk.1.attn.head_out") as seen:
+        model(lens.repeated_ids(torch.arange(64), 24, 8, 0))
+    written = seen["trunk.1.attn.head_out"][..., 24:, :]  # (B, H, N, D)
+
+    assert written.norm(dim=-1).mean(dim=(0, 2)).tolist() == pytest.approx([2.0, 2.0], abs=0.1)
+    assert float(written.sum(1).norm(dim=-1).mean()) == pytest.approx(0.3, abs=0.05)
 
 
 @pytest.mark.slow
