@@ -60,7 +60,7 @@ def test_too_few_tokens_are_noted_on_stderr(say):
                                                                                 "--tokens", "10e9")  # fmt: skip
 
     assert (few.code, enough.code, enough.err) == (0, 0, "")
-    assert few.err.startswith("regard: note: 1.71 tokens for each parameter, where 20 are wanted")
+    assert few.err.startswith("regard: note: 1.71 tokens per parameter are fewer than the recommended 20")
     assert say("estimate", "--params", "175e9", "--tokens", "300e9", "--tokens-per-parameter", "1.5").err == ""
 
 
@@ -130,9 +130,9 @@ def test_people_read_calm_sections(say, desk):
         "arithmetic",
         "memory of a training step",
         "activations by kernel",
-        "looking's share",
-        "memory of writing",
-        "weights of attention",
+        "attention's share",
+        "memory of generation",
+        "attention weights",
         "one layer of this width",
         "a run",
         "assumed",
@@ -208,7 +208,7 @@ MISTAKES = {
     "a setting of a checkpoint": ("model depth=3", "depth=3: model checkpoint fixed"),
 }
 LATER = {  # what only the model's own shape can tell
-    "more context than places": ("gpt2 --context 1025", "--context: 1025 1024 places trunk.position.length"),
+    "more context than places": ("gpt2 --context 1025", "--context: 1025 1024 positions trunk.position.length"),
     "a context of images": ("vit-b16 --context 64", "--context: 64 197 tokens leave it out"),
     "a step of everything": ("gpt2 --batch 1e15", "--batch: more than one step can hold"),
     "too many layers": ("gpt2 depth=1000000", "trunk.depth: 1000000 10000"),

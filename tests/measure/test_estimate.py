@@ -26,7 +26,7 @@ def test_every_shape_has_a_bill_and_it_can_be_told(shape):
     text, table = format_estimate.format_estimate(bill, shape), format_estimate.estimate_table(bill, shape)
 
     assert bill.parameters == sum(weight.numel() for weight in build(c).parameters()) == table["parameters"]
-    assert f"{bill.parameters:,}" in text and "looking" in text
+    assert f"{bill.parameters:,}" in text and "attention products" in text
     assert bill.memory.activations == bill.activations["auto"].kept
     assert bill.step_flops == pytest.approx(B * table["flops"]["training_sequence"])
 
@@ -57,7 +57,7 @@ def test_the_length_that_a_model_knows_is_the_context_unless_said():
 
 def test_who_is_told_a_length_it_has_no_places_for_refuses():
     assert position_limit(config(position=C.RotaryPosition(original_length=77))) is None
-    with pytest.raises(C.ConfigError, match=r"context: 32 is more than the 31 places"):
+    with pytest.raises(C.ConfigError, match=r"context: 32 is more than the 31 positions"):
         measure.estimate_model(config(position=C.LearnedPosition(length=31)), context=32)
     with pytest.raises(C.ConfigError, match=r"context: 32, but an image is always 50 tokens"):
         measure.estimate_model(SHAPES["patches"], context=32)

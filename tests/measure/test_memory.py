@@ -217,7 +217,7 @@ def test_the_optimizer_keeps_what_the_real_one_keeps(precision):
 
 @pytest.mark.parametrize("setting", [C.Muon(), C.Adafactor()], ids=lambda c: c.kind)
 def test_a_count_alone_does_not_say_what_depends_on_shapes(setting):
-    with pytest.raises(C.ConfigError, match=f"optimizer: what {setting.kind} keeps depends on the model"):
+    with pytest.raises(C.ConfigError, match=f"optimizer: the state of {setting.kind} depends on the model"):
         memory_from_count(1000, "fp32", setting)
 
 

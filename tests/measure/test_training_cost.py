@@ -170,7 +170,7 @@ def test_too_few_tokens_are_warned_of(parameters, tokens, enough):
         run = measure.estimate_parameters(int(parameters), terms=terms).training
 
     assert run.enough is enough and len(heard) == (not enough)
-    assert enough or "1.71 tokens for each parameter, where 20 are wanted" in str(heard[0].message)
+    assert enough or "1.71 tokens per parameter are fewer than the recommended 20" in str(heard[0].message)
 
 
 @pytest.mark.spec("S147")

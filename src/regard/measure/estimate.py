@@ -225,8 +225,8 @@ def training_cost(
         terms.tokens, parameters, None if flops is None else flops * terms.tokens, terms.tokens_per_parameter, pace
     )
     if not run.enough:
-        warnings.warn(f"{run.tokens_per_parameter:.3g} tokens for each parameter, where {run.wanted:g} are wanted: "
-                      f"read {run.wanted * parameters:.2e} tokens, or make the model "
+        warnings.warn(f"{run.tokens_per_parameter:.3g} tokens per parameter are fewer than the recommended "
+                      f"{run.wanted:g}: train on {run.wanted * parameters:.2e} tokens, or make the model "
                       "smaller", stacklevel=3)  # fmt: skip
     return run
 

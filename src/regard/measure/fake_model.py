@@ -110,8 +110,8 @@ def blank_inputs(front: Any, context: int) -> dict[str, Tensor]:
     """The inputs of a front end for an example without content, of this length where it can vary."""
     own = build_processor(front)
     if not hasattr(own, "blank"):
-        raise config.ConfigError(f"model.embed.kind: what {front.kind!r} costs cannot be told before it runs; give its "
-                                 "sense a `blank` example")  # fmt: skip
+        raise config.ConfigError(f"model.embed.kind: the cost of {front.kind!r} cannot be predicted; give its "
+                                 "processor a `blank` example")  # fmt: skip
     return own.collate([own.blank(context)], None)
 
 
@@ -201,7 +201,7 @@ def check_context(c: ModelConfig, context: int | None) -> int:
         raise config.ConfigError(f"context: {context}, but an image is always {most} tokens here; leave it out")
     known = position_limit(c)
     if known is not None and context > known:
-        raise config.ConfigError(f"context: {context} is more than the {known} places that the positions know; "
+        raise config.ConfigError(f"context: {context} is more than the {known} positions of the model; "
                                  "choose fewer, or set a longer trunk.position.length")  # fmt: skip
     return context
 

@@ -14,6 +14,7 @@ from regard.measure.memory import TrainingMemory
 
 Rows = Iterable[tuple[str, ...]]
 PREFIXES = ("", "k", "M", "G", "T", "P", "E", "Z", "Y")
+TITLES = {"attention": "attention projections", "looking": "attention products", "mixing": "mixers"}  # of FLOP rows
 MEMORY = ("weights", "gradients", "optimizer", "activations", "gathered", "total")
 
 
@@ -91,7 +92,7 @@ def model_sections(bill: ModelEstimate) -> list[str]:
                 ),
             ],
         ),
-        *([format_section("memory of writing", remembered)] if remembered else []),
+        *([format_section("memory of generation", remembered)] if remembered else []),
         *(attention_sections(bill) if bill.growth else []),
         format_section(
             f"one layer of this width on {trunk_tokens(bill):,} tokens",
@@ -117,9 +118,9 @@ def model_sections(bill: ModelEstimate) -> list[str]:
 
 def attention_sections(bill: ModelEstimate) -> list[str]:
     return [
-        format_section("looking's share of the blocks", attention_share_rows(bill)),
+        format_section("attention's share of the blocks", attention_share_rows(bill)),
         format_section(
-            "weights of attention, if written down",
+            "attention weights, if stored",
             [
                 ("tokens", "pairs", "a layer", "all layers"),
                 *(
@@ -140,7 +141,8 @@ def flop_rows(bill: ModelEstimate) -> Iterator[tuple[str, ...]]:
     yield "", "forward", "training", ""
     for part, count in bill.flops.parts.items():
         training = training_flops(part, count, bill.recompute)
-        yield part, format_si(count, "FLOP"), format_si(training, "FLOP"), f"{100 * count / bill.flops.forward:.1f}%"
+        title, share = TITLES.get(part, part), f"{100 * count / bill.flops.forward:.1f}%"
+        yield title, format_si(count, "FLOP"), format_si(training, "FLOP"), share
     one = "an image" if bill.unit == "image" else f"a {bill.unit}"
     yield one, format_si(bill.flops.forward, "FLOP"), format_si(bill.flops.training, "FLOP"), ""
     if bill.unit == "token":
@@ -156,7 +158,7 @@ def rule_flops(bill: ModelEstimate, training: bool) -> float:
 
 def memory_rows(whole: TrainingMemory, rank: TrainingMemory, ranks: int) -> Iterator[tuple[str, ...]]:
     if ranks > 1:
-        yield "", "in one place", f"each of {ranks:,} ranks"
+        yield "", "unsharded", f"each of {ranks:,} ranks"
     for name in MEMORY:
         alone, shared = getattr(whole, name), getattr(rank, name)
         if alone or shared:
@@ -168,7 +170,7 @@ def cache_rows(bill: ModelEstimate) -> Iterator[tuple[str, ...]]:
     yield "weights", format_si(bill.memory.weights, "B")
     yield "keys and values", format_si(bill.cache.own, "B")
     if bill.cache.source:
-        yield "what is kept of a source", format_si(bill.cache.source, "B")
+        yield "cross-attention's keys and values", format_si(bill.cache.source, "B")
 
 
 def attention_share_rows(bill: ModelEstimate) -> Iterator[tuple[str, ...]]:
@@ -181,9 +183,9 @@ def attention_share_rows(bill: ModelEstimate) -> Iterator[tuple[str, ...]]:
 def training_rows(bill: ModelEstimate | ParameterEstimate) -> Iterator[tuple[str, ...]]:
     training, pace = bill.training, bill.pace
     if training is not None:
-        yield "tokens", format_power(training.tokens), f"{training.tokens_per_parameter:.3g} for each parameter"
+        yield "tokens", format_power(training.tokens), f"{training.tokens_per_parameter:.3g} per parameter"
         if training.flops is not None:
-            yield "arithmetic, counted", f"{format_power(training.flops)} FLOP"
+            yield "FLOPs, counted", f"{format_power(training.flops)} FLOP"
         yield (
             f"by the rule, N = {format_power(round_figures(training.parameters))}",
             f"{format_power(training.rounded_rule)} FLOP",
@@ -194,18 +196,18 @@ def training_rows(bill: ModelEstimate | ParameterEstimate) -> Iterator[tuple[str
     if training is not None and training.seconds is not None and training.device_hours is not None:
         yield "time", format_duration(training.seconds), f"{format_plain(training.device_hours)} device hours"
         if training.cost is not None:
-            yield "money", f"{training.cost:,.2f}"
+            yield "cost", f"{training.cost:,.2f}"
 
 
 def speed_rows(bill: ModelEstimate | ParameterEstimate, pace: TrainingSpeed) -> Iterator[tuple[str, ...]]:
     yield "speed", format_si(pace.rate, "FLOP/s"), f"{pace.ranks:,} x {pace.device.name}"
     if pace.exaflop_cost is not None:
-        yield "money for 1e18 FLOP", f"{pace.exaflop_cost:,.4g}"
+        yield "cost of 1e18 FLOP", f"{pace.exaflop_cost:,.4g}"
     if isinstance(bill, ModelEstimate):
         if bill.step_seconds is not None:
             yield "a step", format_duration(bill.step_seconds)
         if bill.decoding is not None:
-            yield "writing, at most", f"{format_plain(bill.decoding)} tokens/s", "bound by reading weights and cache"
+            yield "generation, at most", f"{format_plain(bill.decoding)} tokens/s", "bound by reading weights and cache"
     if bill.fit is not None:
         verdict = "fits" if bill.fit.fits else "does not fit"
         yield "memory of a rank", format_si(bill.fit.needs, "B"), f"{verdict} in {format_si(bill.fit.has, 'B')}"
@@ -215,7 +217,7 @@ def speed_rows(bill: ModelEstimate | ParameterEstimate, pace: TrainingSpeed) -> 
 def list_assumptions(bill: ModelEstimate | ParameterEstimate) -> Iterator[str]:
     """The assumptions of the estimate, one sentence each."""
     if isinstance(bill, ModelEstimate) and bill.pace is not None and bill.pace.device.name != "here":
-        yield "Activations are those of a CPU's kernels, without attention's dropout: fused kernels draw it again."
+        yield "Activations are those of a CPU's kernels, without attention's dropout: fused kernels recompute it."
     if isinstance(bill, ModelEstimate) and bill.precision == "mixed" and bill.ranks == 1 and not bill.recompute:
         yield "Activations include the 16-bit copies of the weights that mixed precision keeps for backward."
     if bill.ranks > 1:
@@ -228,11 +230,11 @@ def list_assumptions(bill: ModelEstimate | ParameterEstimate) -> Iterator[str]:
         twice = isinstance(bill, ModelEstimate) and bill.recompute
         again = "blocks run forward once more in backward" if twice else "nothing is computed twice"
         yield f"Training is forward and twice that backward; {again}, and no rank ever waits or fails."
-        yield "Writing reads all weights and the cache for every token, from all ranks at once, as if they were one."
+        yield "Generation reads all weights and the cache for every token, from all ranks at once, as if they were one."
     if pace is not None and pace.price is not None:
-        yield f"Every rank is paid {pace.price:g} an hour while it trains, and nothing else is paid."
+        yield f"Every rank costs {pace.price:g} an hour while it trains; nothing else is counted."
     if isinstance(bill, ParameterEstimate):
-        yield "Activations, cache and attention depend on the model; name one to have them."
+        yield "Activations, cache and attention depend on the model; name a model to include them."
 
 
 # ---------------------------------------------------------------- tables

@@ -75,8 +75,8 @@ def optimizer_numbers(name: str, weight: Tensor, optimizer: OptimizerConfig) -> 
 def memory_from_count(parameters: int, precision: str, optimizer: OptimizerConfig) -> TrainingMemory:
     """The training memory from a parameter count alone; the state of other optimizers depends on the shapes."""
     if not isinstance(optimizer, config.AdamW):
-        raise config.ConfigError(f"optimizer: what {optimizer.kind} keeps depends on the model, not on its count "
-                                 "alone; name one")  # fmt: skip
+        raise config.ConfigError(f"optimizer: the state of {optimizer.kind} depends on the model, not on its count "
+                                 "alone; name a model")  # fmt: skip
     size = BYTES[precision]
     return TrainingMemory(parameters * size, parameters * size, parameters * (12 if precision == "bf16" else 8))
 
