@@ -174,7 +174,7 @@ def test_every_verb_takes_a_run_that_reads_images(regard, words):
 
 
 @pytest.mark.parametrize(("words", "sentence"), [
-    (["generate", "images", "hello"], "images: it was trained for 'classification' and writes no text"),
+    (["generate", "images", "hello"], "images: it was trained for 'classification' and generates no text"),
     (["explain", "images", "--heads"], "--heads reads a text, and this model reads images"),
     (["evaluate", "images", "task.kind=next_token"], "settings say how a FILE is read"),
     (["evaluate", "images", "shapes.jsonl", "task.kind=masked_lm"], "task.kind: 'masked_lm' is asked of texts"),

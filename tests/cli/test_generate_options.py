@@ -73,7 +73,7 @@ WRONG = {
         ["--num-return-sequences", 2],
         "--num-return-sequences: a setting of beam search; set num_beams as well, as in num_beams=4",
     ),
-    "beams that draw": (["--num-beams", 2, "--top-k", 3], "--top-k: beams find the likeliest text and draw none"),
+    "beams that draw": (["--num-beams", 2, "--top-k", 3], "--top-k: beam search does not sample"),
     "beams many times": (["--num-beams", 2, "--count", 3], "--num-beams: a search finds the same texts each time"),
     "several explained": (["--explain", "--count", 3], "--explain: one text at a time is explained"),
     "a form twice": (

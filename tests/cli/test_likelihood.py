@@ -83,7 +83,7 @@ def test_a_regex_is_a_text_whatever_it_looks_like(folder, say):
 
 
 @pytest.mark.parametrize("words, said", [
-    (["--num-speculative-tokens", "3"], "num_speculative_tokens: nothing proposes them"),
+    (["--num-speculative-tokens", "3"], "num_speculative_tokens: no drafting method is set"),
     (["--prompt-lookup", "2", "--num-beams", "2"], "--prompt-lookup: speculative decoding is for a text that is"),
     (["--prompt-lookup", "0"], "prompt_lookup: 0 is not a whole number"),
     (["--regex", "["], "regex: '[' cannot be read"),

@@ -91,7 +91,7 @@ def refused(capsys, *words):
         (["--port", "70000"], "--port: 70000 is not between 0 and 65535"),
         (["--slots", "0"], "--slots"),
         (["--api-key", ""], "--api-key: it is empty"),
-        (["--api-key", "two words"], "--api-key: one of them cannot stand in a header"),
+        (["--api-key", "two words"], "--api-key: one of them is not valid in a header"),
         (["--api-key", "a", "--api-key-file", "b"], "keep one of the two"),
         (["--max-context", "900"], "max_context: 900 is more than the 300 tokens"),
         (["--dtype", "fp7"], "dtype: no 'fp7'"),

@@ -76,7 +76,7 @@ def test_rows_that_can_never_agree_are_said_aloud():
         def forward(self, ids, cache):
             return super().forward(ids, cache) + torch.arange(len(ids))[:, None]
 
-    with pytest.warns(UserWarning, match="slots: with 5 rows this model's numbers differ by their row"):
+    with pytest.warns(UserWarning, match="slots: with 5 rows this model's logits differ between rows"):
         Crooked(small("alibi"), **SIZES)
 
 

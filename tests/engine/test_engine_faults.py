@@ -240,9 +240,7 @@ def test_who_is_too_many_is_told_when_to_come_again(one):
     engine = Engine(one, **SIZES)
     clients = [client(text, max_new_tokens=2) for text in prompts(*[5] * 8)]
     ask(engine, *clients)
-    with pytest.raises(
-        QueueFull, match=r"8 requests are here, and no more may be; come again in about \d+ seconds"
-    ) as busy:
+    with pytest.raises(QueueFull, match=r"the queue is full \(8 requests\); retry in about \d+ seconds") as busy:
         ask(engine, client([1, 2, 4, 5]))
     while engine.step():
         pass
@@ -339,12 +337,12 @@ def test_other_work_is_done_between_steps_in_the_thread_of_the_engine(one):
 @pytest.mark.parametrize(("asked", "error", "why"), [
     (client([]), C.DataError, "prompt: 0 tokens are too few"),
     (client([1, 19]), C.DataError, "prompt: id 19 is outside the model's vocabulary of 19"),
-    (client([1] * 42), C.DataError, "prompt: 42 tokens, and texts of 41 are read here; shorten it, or give"),
-    (client([1], logprobs=-1), C.ConfigError, "logprobs: -1 others are not between 0 and the 19"),
-    (client([1], logprobs=20), C.ConfigError, "logprobs: 20 others"),
-    (client([1], stop=("a",)), C.ConfigError, "stop: strings stop texts, and an engine speaks in ids"),
-    (client([1], regex="a"), C.ConfigError, "regex: an engine in ids needs its rule"),
-    (client([1], json_schema="{}"), C.ConfigError, "json_schema: an engine in ids needs its rule"),
+    (client([1] * 42), C.DataError, "prompt: 42 tokens exceed max_context, 41; shorten it, or give"),
+    (client([1], logprobs=-1), C.ConfigError, "logprobs: -1 is not from 0 to the vocabulary size, 19"),
+    (client([1], logprobs=20), C.ConfigError, "logprobs: 20 is not from 0 to"),
+    (client([1], stop=("a",)), C.ConfigError, "stop: an Engine works on ids and has no stop strings"),
+    (client([1], regex="a"), C.ConfigError, "regex: an Engine needs its rule"),
+    (client([1], json_schema="{}"), C.ConfigError, "json_schema: an Engine needs its rule"),
     (client([1], logit_bias={19: 1.0}), C.ConfigError, "logit_bias: token 19 is outside"),
 ], ids=lambda each: None)  # fmt: skip
 def test_a_request_that_cannot_be_done_is_refused_in_a_sentence(one, asked, error, why):
@@ -356,14 +354,14 @@ def test_a_request_that_cannot_be_done_is_refused_in_a_sentence(one, asked, erro
 
 
 @pytest.mark.parametrize(("make", "sizes", "why"), [
-    (model, {"slots": 0}, "slots: 0 is too few; this model takes 1 or more"),
+    (model, {"slots": 0}, "slots: 0 is too few; this model needs 1 or more"),
     (model, {"chunk": 0}, "chunk: 0 is too few"),
     (model, {"max_queue": -1}, "max_queue: -1 is too few"),
     (model, {"prefixes": -1}, "prefixes: -1 is too few"),
-    (lambda: model(mask="prefix(5)"), {}, "chunk: 4 is too few; this model takes 5 or more"),
+    (lambda: model(mask="prefix(5)"), {}, "chunk: 4 is too few; this model needs 5 or more"),
     (lambda: model(C.LearnedPosition(length=40)), {}, "max_context: 41 is more than the 40 tokens"),
-    (translator, {}, "encoder: an engine goes on from texts, and this model translates them"),
-    (lambda: model(mask="full"), {}, "does not write from left to right"),
+    (translator, {}, "encoder: an engine runs decoders only, and this is an encoder-decoder"),
+    (lambda: model(mask="full"), {}, "is not autoregressive"),
 ], ids=["slots", "chunk", "max_queue", "prefixes", "prefix", "learned", "encoder", "both ways"])  # fmt: skip
 def test_an_engine_that_cannot_run_is_refused_in_a_sentence(make, sizes, why):
     with pytest.raises(C.ConfigError, match=why):

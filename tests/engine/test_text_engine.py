@@ -181,7 +181,7 @@ def test_where_others_fill_the_engine_it_says_so(tokenizers):
     for _ in range(5):
         TextEngine(engine, one).submit("the", lambda piece: None, max_new_tokens=5)
 
-    with pytest.raises(QueueFull, match="5 requests are here"):
+    with pytest.raises(QueueFull, match=r"the queue is full \(5 requests\)"):
         TextEngine(engine, one).complete(["the"])
 
 
@@ -200,16 +200,16 @@ def test_a_text_that_is_broken_off_says_why(tokenizers):
 
     assert pieces[-1].reason == "cancelled" and broken[-1].reason == "error"
     assert broken[-1].problem.startswith("the model's logits are not finite") and whole(broken) == ""
-    with pytest.raises(C.RunError, match="a text was broken off: the model's logits are not finite"):
+    with pytest.raises(C.RunError, match="generation was interrupted: the model's logits are not finite"):
         TextEngine(Engine(one, **SIZES), one).complete(["the"], max_new_tokens=5)
 
 
 @pytest.mark.parametrize(("prompt", "settings", "error", "why"), [
-    ("the", {"num_beams": 4}, C.ConfigError, "num_beams: the texts of an engine are made token by token"),
+    ("the", {"num_beams": 4}, C.ConfigError, "num_beams: an engine has no beam search"),
     ("the", {"tempreture": 1.0}, C.ConfigError, "did you mean 'temperature'"),
     ("the", {"temperature": -1.0}, C.ConfigError, "temperature"),
     ("the", {"regex": "("}, C.ConfigError, "regex"),
-    ("the" * 50, {}, C.DataError, "prompt: 150 tokens, and texts of 97 are read here"),
+    ("the" * 50, {}, C.DataError, "prompt: 150 tokens exceed max_context, 97"),
     ([9999], {}, C.DataError, "id 9999 is outside the model's vocabulary"),
 ])  # fmt: skip
 def test_a_mistake_is_told_at_once(tokenizers, prompt, settings, error, why):
@@ -226,5 +226,5 @@ def test_a_model_without_a_tokenizer_is_asked_in_ids(tokenizers):
 
 
 def test_a_translator_is_not_asked_to_go_on():
-    with pytest.raises(C.ConfigError, match="this model translates"):
+    with pytest.raises(C.ConfigError, match="this is an encoder-decoder; use translate"):
         Engine(translator(), **SIZES)

@@ -285,7 +285,7 @@ def test_a_text_that_just_fits_its_window_is_searched_for(position):
     assert_same(found(one, [text], context=context, num_beams=3), [plain(one, text, c)])  # the last token is never read
     with pytest.raises(
         C.ConfigError,
-        match="^max_new_tokens: 10 tokens after a prompt of 5 are more than the 13 .* max_new_tokens to 9 or",
+        match="^max_new_tokens: 10 tokens after a prompt of 5 exceed the context window of 13.* max_new_tokens to 9 or",
     ):
         found(one, [text], context=context, max_new_tokens=[NEW + 1])
     with pytest.raises(C.ConfigError, match="shorten the prompt$"):
@@ -325,10 +325,10 @@ READ = torch.ones(1, S, dtype=torch.long)
 WRONG = {
     "an empty text": (lambda: found(model(), [[1], []]), C.DataError, "^prompt: 0 tokens are too few"),
     "an id too large": (lambda: found(model(), [[1, V]]), C.DataError, f"^prompt: id {V} is outside"),
-    "an encoder": (lambda: found(model(mask="full"), [[1]]), C.ConfigError, "left to right: trunk.mask"),
+    "an encoder": (lambda: found(model(mask="full"), [[1]]), C.ConfigError, "not autoregressive: trunk.mask"),
     "no source": (lambda: found(translator(), [[1]]), C.ConfigError, "^source: none given for 1 rows"),
     "a needless source": (lambda: found(model(), [[1]], source=READ), C.ConfigError, "^source: .* no encoder"),
-    "nothing to say": (lambda: found(model(), [[1]], known=0), C.ConfigError, "^no text can be said"),
+    "nothing to say": (lambda: found(model(), [[1]], known=0), C.ConfigError, "^every token is forbidden"),
 }
 
 

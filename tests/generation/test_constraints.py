@@ -300,13 +300,13 @@ def test_a_bomb_goes_off_in_one_sentence_or_not_at_all(regex):
     ({"regex": "a(?=b)"}, "regex: look-around"),
     ({"regex": r"(a)\1"}, "regex: backreferences are not supported"),
     ({"regex": "[[a]b]"}, "regex: .* cannot be read: Possible nested set"),
-    ({"regex": r"[^\s\S]"}, "regex: nothing that this model can say fits it"),
+    ({"regex": r"[^\s\S]"}, "regex: no token of this model can continue the text"),
     ({"json_schema": "{"}, "json_schema: '{' is no JSON"),
     ({"json_schema": "[1]"}, "json_schema: expected an object"),
     ({"json_schema": '{"type": "strin"}'}, "json_schema: Invalid type: strin"),
     ({"json_schema": '{"type": "array", "uniqueItems": true}'}, "json_schema: Unimplemented keys: .*uniqueItems"),
     ({"json_schema": '{"type": "integer", "minimum": 3, "maximum": 2}'}, "json_schema: Unsatisfiable schema"),
-    ({"json_schema": '{"$ref": "#"}'}, "json_schema: nothing that this model can say fits it"),
+    ({"json_schema": '{"$ref": "#"}'}, "json_schema: no token of this model can continue the text"),
     ({"json_schema": '{"$ref": "https://example.org/x"}'},
      "json_schema: Resource 'https://example.org/x' is not present"),
     ({"json_schema": '{"a":' * 5000}, "json_schema: .* is no JSON"),
@@ -326,9 +326,9 @@ def test_what_cannot_be_kept_to_is_one_sentence(given, said):
 def test_what_the_vocabulary_cannot_say_is_one_sentence():
     tokenizer = text.train_tokenizer(C.CharTokenizer(byte_fallback=False), ["abc"])
 
-    with pytest.raises(C.ConfigError, match="nothing that this model can say fits it"):
+    with pytest.raises(C.ConfigError, match="no token of this model can continue the text"):
         build_constraint(C.SamplingParams(regex="[x-z]+"), tokenizer, 3, frozenset())
-    with pytest.raises(C.ConfigError, match="nothing that this model can say fits it"):
+    with pytest.raises(C.ConfigError, match="no token of this model can continue the text"):
         build_constraint(C.SamplingParams(json_schema="{}"), tokenizer, 3, frozenset())
 
 

@@ -87,7 +87,7 @@ def test_these_settings_change_what_is_said(name, way, tmp_path):
 def test_rows_of_several_tokens_that_are_nudged_are_named_in_a_warning(tmp_path):
     _, _, ours = pair("t5", tmp_path / "t5", max_new_tokens=3, sequence_bias=[[[17, 18], 4.0]])
 
-    with pytest.warns(UserWarning, match="sequence_bias is not known here"):
+    with pytest.warns(UserWarning, match="sequence_bias is not supported"):
         ours.translate(WORDS[0])
 
 
@@ -122,7 +122,7 @@ def test_older_folders_say_it_in_config_json(tmp_path):
 def test_what_is_not_known_here_is_named_in_a_warning(tmp_path):
     _, _, ours = pair("t5", tmp_path / "t5", max_new_tokens=3, epsilon_cutoff=0.01, do_sample=True)
 
-    with pytest.warns(UserWarning, match="epsilon_cutoff is not known here and left aside"):
+    with pytest.warns(UserWarning, match="epsilon_cutoff is not supported and is ignored"):
         ours.translate(WORDS[0])
 
 

@@ -216,5 +216,5 @@ def test_a_bias_beyond_the_vocabulary_is_refused():
 
 
 def test_a_model_that_may_say_nothing_is_refused():
-    with pytest.raises(C.ConfigError, match="^no text can be said: all tokens are forbidden"):
+    with pytest.raises(C.ConfigError, match="^every token is forbidden"):
         session(model(), prompts(3), known=0)

@@ -226,7 +226,7 @@ def test_a_long_text_slides_by_half_its_window_and_each_row_in_its_own_time(how)
     context = None if how == "learned" else 9
 
     with pytest.warns(
-        UserWarning, match="^max_new_tokens: .* the 9 that this model reads at once; it goes on from the newest 4,"
+        UserWarning, match="^max_new_tokens: .* the 9 that this model reads at once; it continues from the newest 4,"
     ):
         said = written(one, texts, max_new_tokens=40, context=context)
     assert said == [windowed(one, text, 40, 9) for text in texts]
@@ -342,8 +342,8 @@ WRONG = {
     "an empty row": (lambda: session(model(), [[1], []]), C.DataError, "^prompt: 0 tokens are too few"),
     "an id too large": (lambda: session(model(), [[1, V]]), C.DataError, f"^prompt: id {V} is outside .* of {V};"),
     "an id below zero": (lambda: session(model(), [[-1]]), C.DataError, "^prompt: id -1 is outside"),
-    "half a prefix": (lambda: session(model(mask="prefix(4)"), [[1, 2]]), C.DataError, "^prompt: 2 .* begins from 4"),
-    "an encoder": (lambda: session(model(mask="full"), [[1]]), C.ConfigError, "left to right: trunk.mask"),
+    "half a prefix": (lambda: session(model(mask="prefix(4)"), [[1, 2]]), C.DataError, "^prompt: 2 .* needs 4"),
+    "an encoder": (lambda: session(model(mask="full"), [[1]]), C.ConfigError, "not autoregressive: trunk.mask"),
     "no source": (lambda: session(translator(), [[1]]), C.ConfigError, "^source: none given for 1 rows"),
     "too few sources": (lambda: session(translator(), [[1], [1]], source=READ), C.ConfigError, "^source: 1 given"),
     "a needless source": (lambda: session(model(), [[1]], source=READ), C.ConfigError, "^source: .* no encoder"),
@@ -359,7 +359,7 @@ def test_what_cannot_be_continued_is_refused_before_the_first_step(wrong, error,
 def test_a_head_without_words_is_refused():
     c = C.Transformer(embed=C.TextEmbedding(vocab=V), trunk=trunk(), head=C.PoolingHead())
 
-    with pytest.raises(C.ConfigError, match="^head.kind: 'pooling' makes no words"):
+    with pytest.raises(C.ConfigError, match="^head.kind: 'pooling' has no vocabulary logits"):
         session(Model(c), [[1]])
 
 

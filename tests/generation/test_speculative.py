@@ -238,7 +238,7 @@ def test_ids_go_in_and_out(speaker):
 
 
 @pytest.mark.parametrize("given, told", [
-    ({"num_speculative_tokens": 3}, "num_speculative_tokens: nothing proposes them; set draft_model, or prompt_lookup"),
+    ({"num_speculative_tokens": 3}, "num_speculative_tokens: no drafting method is set; set draft_model"),
     ({"prompt_lookup": 0}, "prompt_lookup: 0 is not a whole number"),
     ({"prompt_lookup": 2, "num_speculative_tokens": 0}, "num_speculative_tokens: 0 is not a whole number"),
     ({"prompt_lookup": 2, "num_speculative_tokens": 1.5}, "num_speculative_tokens: 1.5 is not a whole number"),
@@ -265,18 +265,18 @@ def test_a_draft_of_another_vocabulary_is_refused(speaker):
 def test_a_state_that_cannot_forget_is_refused(given):
     sums = model(C.NoPosition(), attention=C.Attention(heads=3, head_dim=4, kernel="linear"))
 
-    with pytest.raises(C.ConfigError, match="this model sums up all tokens before"):
+    with pytest.raises(C.ConfigError, match="this model has a cache that cannot be rolled back"):
         sums.session([[1]], **given)
-    with pytest.raises(C.ConfigError, match="the draft sums up all tokens before"):
+    with pytest.raises(C.ConfigError, match="the draft model has a cache that cannot be rolled back"):
         model().session([[1]], draft_model=sums)
 
 
 def test_an_encoder_decoder_is_refused():
-    with pytest.raises(C.ConfigError, match="prompt_lookup: this model reads one text and writes another"):
+    with pytest.raises(C.ConfigError, match="prompt_lookup: this model is an encoder-decoder"):
         translator().session([[1]], prompt_lookup=2)
-    with pytest.raises(C.ConfigError, match="draft_model: it reads one text and writes another"):
+    with pytest.raises(C.ConfigError, match="draft_model: it is an encoder-decoder"):
         model().session([[1]], draft_model=translator())
-    with pytest.raises(C.ConfigError, match="no tokens are guessed for a model that reads a source"):
+    with pytest.raises(C.ConfigError, match="speculative decoding does not take a source"):
         translator().session([[1]], prompt_lookup=2, source=torch.tensor([[1]]))
 
 

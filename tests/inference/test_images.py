@@ -65,7 +65,7 @@ def test_a_sheet_shows_every_picture_once():
 
 
 @pytest.mark.parametrize(("settings", "why"), [
-    (dict(max_new_tokens=4), "max_new_tokens: a picture ends with its last pixel"),
+    (dict(max_new_tokens=4), "max_new_tokens: an image ends with its last pixel"),
     (dict(prefix_image=torch.zeros(1, 4, 4, dtype=torch.uint8), prefix_rows=1),
      r"prefix_image: an image of \(1, 4, 4\), expected \(1, 5"),
     (dict(prefix_image=torch.zeros(1, 5, 9, dtype=torch.uint8), prefix_rows=5), "prefix_rows: 5 rows of 5 are given"),

@@ -216,5 +216,5 @@ def test_what_cannot_be_scored_is_one_sentence(speaker):
 def test_who_does_not_write_from_left_to_right_is_refused():
     reader = Model(C.Transformer(embed=C.TextEmbedding(vocab=9), trunk=trunk(mask="full")))
 
-    with pytest.raises(C.ConfigError, match="does not write from left to right"):
+    with pytest.raises(C.ConfigError, match="is not autoregressive"):
         reader.likelihoods(["a"])

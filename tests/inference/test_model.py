@@ -325,11 +325,11 @@ def test_padding_in_a_tensor_of_prompts_is_not_read():
 NO_BEAMS = {
     "temperature": (
         dict(num_beams=4, temperature=0.7),
-        "^temperature: beams find the likeliest text and draw none; leave",
+        "^temperature: beam search does not sample; leave",
     ),
-    "top_k": (dict(num_beams=4, top_k=5), "^top_k: beams find"),
-    "seed": (dict(num_beams=4, seed=5), "^seed: beams find"),
-    "stop": (dict(num_beams=4, stop="x"), "^stop: a text is searched for as a whole; leave out stop, or num_beams$"),
+    "top_k": (dict(num_beams=4, top_k=5), "^top_k: beam search"),
+    "seed": (dict(num_beams=4, seed=5), "^seed: beam search"),
+    "stop": (dict(num_beams=4, stop="x"), "^stop: beam search has no stop strings; leave out stop, or num_beams$"),
     "misspelt": (
         dict(num_beams=4, lenght_penalty=1.0),
         r"^lenght_penalty: no such setting; did you mean 'length_penalty'",
@@ -361,10 +361,10 @@ def test_settings_of_drawing_that_change_nothing_are_no_mistake(tokenizers):
 def test_beams_cannot_be_streamed_and_generate_gives_one_text(tokenizers):
     one = speaker(tokenizers["char"])
 
-    with pytest.raises(C.ConfigError, match="^num_beams: which text is the best is known only at its end"):
+    with pytest.raises(C.ConfigError, match="^num_beams: the best text is known only at its end"):
         one.stream(PROMPT, num_beams=2)
     with pytest.raises(
-        C.ConfigError, match="^num_return_sequences: generate gives the best text alone; model.complete gives"
+        C.ConfigError, match="^num_return_sequences: generate returns the best text only; model.complete returns"
     ):
         one.generate(PROMPT, num_beams=2, num_return_sequences=2)
 
@@ -439,7 +439,7 @@ def test_a_tensor_that_is_no_batch_of_ids_is_refused(prompt):
 
 
 def test_stop_strings_do_not_stop_ids():
-    with pytest.raises(C.ConfigError, match="^stop: strings stop texts"):
+    with pytest.raises(C.ConfigError, match="^stop: stop strings need text"):
         Parrot([[1]], vocab=3).generate(torch.ones(1, dtype=torch.long), stop="x")
 
 

@@ -262,13 +262,13 @@ MISTAKES = {
         C.ConfigError,
         "^max_new_tokens: 32 tokens .* set max_new_tokens to 31 or less$",
     ),
-    "drawn": (odd, "The cat.", dict(temperature=0.5), C.ConfigError, "^temperature: beams find the likeliest text"),
+    "drawn": (odd, "The cat.", dict(temperature=0.5), C.ConfigError, "^temperature: beam search does not sample"),
     "several": (
         odd,
         "The cat.",
         dict(num_return_sequences=2),
         C.ConfigError,
-        "^num_return_sequences: translate gives the best .* model.translations",
+        "^num_return_sequences: translate returns the best .* model.translations",
     ),
     "misspelt": (odd, "The cat.", dict(beam=5), C.ConfigError, "^beam: no such setting; did you mean 'num_beams'"),
 }

@@ -154,5 +154,5 @@ def test_a_pydantic_model_is_filled_by_openai_s_own_parser(client):
 
 
 def test_a_model_without_a_template_says_so(client):
-    with pytest.raises(openai.BadRequestError, match="writer has no chat template; ask it at /v1/completions"):
+    with pytest.raises(openai.BadRequestError, match="writer has no chat template; use /v1/completions"):
         client.chat.completions.create(model="writer", messages=TALK)

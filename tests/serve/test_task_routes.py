@@ -132,6 +132,6 @@ def test_a_text_that_names_a_picture_opens_no_file(tmp_path):
         told = plain.post("/v1/embeddings", {"input": str(tmp_path / "secret.png")})
         silent = plain.post("/v1/completions", {"prompt": "a"})
 
-        assert told.status == 400 and "only texts are taken here" in told.error["message"]
+        assert told.status == 400 and "this route takes only texts" in told.error["message"]
         assert len(plain.post("/v1/embeddings", {"input": "a dog"}).json["data"][0]["embedding"]) == 12
         assert silent.status == 400 and "/v1/embeddings" in silent.error["message"]

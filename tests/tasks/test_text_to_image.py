@@ -91,7 +91,7 @@ def test_a_picture_is_made_of_colours_alone_and_the_same_seed_draws_it_again():
 @pytest.mark.parametrize("asks, kind, sentence", [
     (dict(texts=["a green apple a dog"]), DataError, "has 19 tokens; expected 1 to 14"),
     (dict(texts=[" "]), DataError, "expected 1 to 14"),
-    (dict(texts=["a dog"], max_new_tokens=3), ConfigError, "max_new_tokens: a picture ends with its last pixel"),
+    (dict(texts=["a dog"], max_new_tokens=3), ConfigError, "max_new_tokens: an image ends with its last pixel"),
 ])  # fmt: skip
 def test_what_cannot_be_drawn_is_one_sentence(asks, kind, sentence):
     task, tokenizer, model = built()

@@ -111,7 +111,7 @@ def test_more_texts_than_an_empty_server_has_room_for_are_refused_and_not_told_t
     told = Plain(small(slots=1, max_queue=2).url).post("/v1/completions", many | {"max_tokens": 3})
 
     assert told.status == 400 and "retry-after" not in told.headers
-    assert "4 texts are more than the 3 that this server has room for" in told.error["message"]
+    assert "4 texts are more than the 3 that this server generates" in told.error["message"]
 
 
 def test_a_reader_that_does_not_read_stalls_nobody_and_is_left(small):

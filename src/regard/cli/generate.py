@@ -191,13 +191,13 @@ def parse_setting(name: str, word: Any) -> Any:
 def check_generator(model: Any, name: str) -> None:
     """Refuse a model that cannot generate text, and name the verb for it."""
     if isinstance(model.task, config.Classification | config.Regression):
-        raise config.ConfigError(f"{name}: it was trained for {model.task.kind!r} and writes no text; use "
+        raise config.ConfigError(f"{name}: it was trained for {model.task.kind!r} and generates no text; use "
                                  f"`regard classify {name}`")  # fmt: skip
     if model.c.encoder is not None:
-        raise config.ConfigError(f"{name}: it reads one text and writes another, and goes on from none; use "
+        raise config.ConfigError(f"{name}: it is an encoder-decoder and does not continue prompts; use "
                                  f"`regard translate TEXT --model {name}`")  # fmt: skip
     if model.task is None and (verb := verb_for_model(model)) is not None:
-        raise config.ConfigError(f"{name}: it reads texts and goes on from none; use `regard {verb} {name}`")
+        raise config.ConfigError(f"{name}: it is an encoder and does not generate text; use `regard {verb} {name}`")
 
 
 def verb_for_model(model: Any) -> str | None:

@@ -66,7 +66,7 @@ class KVCache:
         known = tokens.is_real is not None and tokens.is_real.device.type == "cpu" and not torch.compiler.is_compiling()
         count = int(tokens.is_real.sum(-1).min()) if known and tokens.is_real is not None else tokens.count
         if self.fresh and count < self.first:
-            raise ConfigError(f"the first {self.first} tokens see each other (prefix): give them in one piece")
+            raise ConfigError(f"the first {self.first} tokens attend to each other (prefix): pass them in one call")
         if not torch.compiler.is_compiling():
             if tokens.count > self.capacity - (min(self.used, self.reach - 1) if self.reach else self.used):
                 raise ConfigError(f"the cache holds {self.capacity} tokens and more were given; make it larger")
@@ -99,12 +99,12 @@ class KVCache:
     def truncate(self, length: Tensor | int) -> None:
         """Discard every slot from `length` on: one number, or one for each row (B,)."""
         if self.used > self.capacity or not all(isinstance(entry, LayerKV) for entry in self.entries):
-            raise ConfigError("rewind: a state that sums up tokens cannot forget, nor can a ring; begin anew")
+            raise ConfigError("rewind: a recurrent state cannot be rolled back, nor can a ring cache; use a new one")
         back = torch.as_tensor(length, device=self.length.device).expand_as(self.length)
         if bool(((back < 0) | (back > self.length)).any()):
             raise ConfigError(f"rewind: {length} is not between 0 and what was written, {self.length.tolist()}")
         if bool(((back < self.first) & (back > 0)).any()):
-            raise ConfigError(f"rewind: the first {self.first} tokens see each other (prefix): go to 0 or behind them")
+            raise ConfigError(f"rewind: the first {self.first} tokens attend to each other (prefix): use 0 or more")
         self.length.copy_(back)
         self.real &= torch.arange(self.capacity, device=self.real.device) < self.length[:, None]
         self.next.copy_(self.real.sum(-1))

@@ -146,7 +146,7 @@ class Engine:
 
     def check_open(self) -> None:
         if self.problem is not None:
-            raise config.RunError(f"the engine has failed ({error_sentence(self.problem)}); make another one")
+            raise config.RunError(f"the engine has failed ({error_sentence(self.problem)}); create another one")
         if self.closing:
             raise config.RunError("the engine has stopped and takes no more requests; start it again")
 
@@ -251,10 +251,10 @@ def check_engine(model: Model, **numbers: int) -> None:
     """Refuse encoder-decoders and sizes that are too small."""
     few = min_prompt_tokens(model)  # the tokens of a prefix mask need one chunk
     if model.encoder is not None:
-        raise config.ConfigError("encoder: an engine goes on from texts, and this model translates them; use translate")
+        raise config.ConfigError("encoder: an engine runs decoders only, and this is an encoder-decoder; use translate")
     for name, lowest in {"slots": 1, "max_context": few, "chunk": few, "max_queue": 0, "prefixes": 0}.items():
         if numbers[name] < lowest:
-            raise config.ConfigError(f"{name}: {numbers[name]} is too few; this model takes {lowest} or more")
+            raise config.ConfigError(f"{name}: {numbers[name]} is too few; this model needs {lowest} or more")
 
 
 def check_request(request: GenerationRequest, model: Model, capacity: int) -> tuple[int, ...]:
@@ -262,13 +262,13 @@ def check_request(request: GenerationRequest, model: Model, capacity: int) -> tu
     ids, c, vocab = tuple(id for id in request.ids if id != model.c.embed.pad_id), request.c, model.head.out_features
     check_prompts(model, [ids])
     if len(ids) > capacity:
-        raise config.DataError(f"prompt: {len(ids)} tokens, and texts of {capacity} are read here; shorten it, or give "
+        raise config.DataError(f"prompt: {len(ids)} tokens exceed max_context, {capacity}; shorten it, or give "
                                "the engine a larger max_context")  # fmt: skip
     if not 0 <= request.logprobs <= vocab:  # type: ignore[operator]
-        raise config.ConfigError(f"logprobs: {request.logprobs} others are not between 0 and the {vocab} there are")
+        raise config.ConfigError(f"logprobs: {request.logprobs} is not from 0 to the vocabulary size, {vocab}")
     if c.stop:
-        raise config.ConfigError("stop: strings stop texts, and an engine speaks in ids; ask through TextEngine")
+        raise config.ConfigError("stop: an Engine works on ids and has no stop strings; use TextEngine")
     if request.rule is None and (c.regex or c.json_schema) is not None:
-        raise config.ConfigError(f"{'json_schema' if c.regex is None else 'regex'}: an engine in ids needs its rule as "
-                                 "well (structured_output.build_constraint); or ask through TextEngine")  # fmt: skip
+        raise config.ConfigError(f"{'json_schema' if c.regex is None else 'regex'}: an Engine needs its rule as "
+                                 "well (structured_output.build_constraint); or use TextEngine")  # fmt: skip
     return ids

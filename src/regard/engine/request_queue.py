@@ -51,7 +51,7 @@ class QueueFull(config.RunError):
     """The queue is full; about `seconds` until a request has left."""
 
     def __init__(self, most: int, seconds: float) -> None:
-        super().__init__(f"{most} requests are here, and no more may be; come again in about {seconds:.0f} seconds")
+        super().__init__(f"the queue is full ({most} requests); retry in about {seconds:.0f} seconds")
         self.seconds = seconds
 
 

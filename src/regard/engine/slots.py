@@ -130,8 +130,8 @@ def uniform_cache(
             for row in range(rows):
                 clear_row(cache, row, capacity)
             return cache, step
-    warnings.warn(f"slots: with {count} rows this model's numbers differ by their row in the last bits, and with more "
-                  "as well; a text may depend on the slot it gets. One thread (OMP_NUM_THREADS=1) may help, or "
+    warnings.warn(f"slots: with {count} rows this model's logits differ between rows in the last bits, and with more "
+                  "as well; a completion may depend on its slot. One thread (OMP_NUM_THREADS=1) may help, or "
                   "MKL_CBWR=AUTO where MKL computes", stacklevel=4)  # fmt: skip
     return model.cache(count, capacity), None
 

@@ -120,14 +120,14 @@ class TextEngine:
         """The output tokenizer, the prompt ids, and the sampling params of a request."""
         model = self.model
         if is_beam_search(settings):
-            raise ConfigError("num_beams: the texts of an engine are made token by token; use model.complete")
+            raise ConfigError("num_beams: an engine has no beam search; use model.complete")
         tokenizer = model.output_tokenizer
         if isinstance(prompt, str):
             tokenizer, (ids,) = model.encode_prompts([prompt])
         else:
             ids = model.with_start_token(list(prompt))
         if tokenizer is None:
-            raise DataError("prompt: this model has no tokenizer; set model.tokenizer, or ask the engine in ids")
+            raise DataError("prompt: this model has no tokenizer; set model.tokenizer, or give ids to the engine")
         ids = [id for id in ids if id != model.c.embed.pad_id]
         check_prompts(model, [ids])
         return (
@@ -200,7 +200,7 @@ class ChunkCollector:
     def completion(self) -> Completion:
         last = self.pieces[-1]
         if last.reason not in ("length", "eos", "stop"):
-            raise RunError(f"a text was broken off: {last.problem or 'it was cancelled'}")
+            raise RunError(f"generation was interrupted: {last.problem or 'it was cancelled'}")
         return Completion(
             prompt=self.prompt,
             text="".join(piece.text for piece in self.pieces),

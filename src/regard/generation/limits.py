@@ -100,11 +100,11 @@ def min_prompt_tokens(model: Transformer) -> int:
 def probe_cache(model: Transformer) -> KVCache:
     """A small cache that shows the kinds of layers. Refuses a model that cannot generate."""
     if model.c.head.kind != "lm":
-        raise config.ConfigError(f"head.kind: {model.c.head.kind!r} makes no words; a model that writes has 'lm'")
+        raise config.ConfigError(f"head.kind: {model.c.head.kind!r} has no vocabulary logits; generation needs 'lm'")
     try:
         return model.cache(1, 1)
     except config.ConfigError as problem:
-        raise config.ConfigError(f"this model does not write from left to right: {problem}") from problem
+        raise config.ConfigError(f"this model is not autoregressive: {problem}") from problem
 
 
 def check_prompts(model: Transformer, texts: Sequence[Sequence[int]], few: int | None = None) -> None:
@@ -112,7 +112,7 @@ def check_prompts(model: Transformer, texts: Sequence[Sequence[int]], few: int |
     vocab, few = model.c.embed.vocab, few or min_prompt_tokens(model)
     for text in texts:
         if len(text) < few:
-            raise config.DataError(f"prompt: {len(text)} tokens are too few; this model begins from {few} or more")
+            raise config.DataError(f"prompt: {len(text)} tokens are too few; this model needs {few} or more")
         if (stranger := next((id for id in text if not 0 <= id < vocab), None)) is not None:
             raise config.DataError(
                 f"prompt: id {stranger} is outside the model's vocabulary of {vocab}; use the tokenizer of its training"
@@ -129,15 +129,15 @@ def check_fits_context(
             room = most - len(text) + 1
             remedy = f"set max_new_tokens to {room} or less" if room > 0 else "shorten the prompt"
             raise config.ConfigError(
-                f"max_new_tokens: {more} tokens after a prompt of {len(text)} are more than the {most} that this model "
-                f"reads at once, and beams do not slide; {remedy}"
+                f"max_new_tokens: {more} tokens after a prompt of {len(text)} exceed the context window of {most}, "
+                f"and beam search cannot slide it; {remedy}"
             )
 
 
 def check_source(model: Transformer, source: Tensor | None, rows: int) -> None:
     """Check that an encoder-decoder has one source for each row, and that a model without encoder has none."""
     if model.encoder is None and source is not None:
-        raise config.ConfigError("source: this model has no encoder to read it; put it into the prompt")
+        raise config.ConfigError("source: this model has no encoder; put it into the prompt")
     if model.encoder is not None and (source is None or len(source) != rows):
         given = "none" if source is None else f"{len(source)}"
-        raise config.ConfigError(f"source: {given} given for {rows} rows; an encoder-decoder needs ids (B, S) to read")
+        raise config.ConfigError(f"source: {given} given for {rows} rows; an encoder-decoder needs source ids (B, S)")

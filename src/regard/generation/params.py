@@ -50,14 +50,14 @@ def is_beam_search(settings: dict[str, Any]) -> bool:
 def check_single_text(settings: dict[str, Any], verb: str, other: str) -> None:
     """Refuse num_return_sequences where one text is shown."""
     if settings.get("num_return_sequences", 1) != 1:
-        raise config.ConfigError(f"num_return_sequences: {verb} gives the best text alone; model.{other} gives the "
-                                 "others with their scores, and model.beam_search gives them in ids")  # fmt: skip
+        raise config.ConfigError(f"num_return_sequences: {verb} returns the best text only; model.{other} returns the "
+                                 "others with their scores, and model.beam_search returns their ids")  # fmt: skip
 
 
 def check_whole_image(settings: dict[str, Any]) -> None:
     """Refuse settings that could end an image before its last pixel."""
     if ends := next((name for name in settings if name in WHOLE_TEXT_SETTINGS), None):
-        raise config.ConfigError(f"{ends}: a picture ends with its last pixel; leave it out")
+        raise config.ConfigError(f"{ends}: an image ends with its last pixel; leave it out")
 
 
 def start_once(before: list[int], ids: list[int]) -> list[int]:
@@ -116,7 +116,7 @@ def beam_search_params(settings: dict[str, Any], tokenizer: "Tokenizer | None" =
     """BeamSearchParams from settings by name; settings of sampling are refused, unless they have their default."""
     drawn = {name: value for name, value in settings.items() if name in SAMPLING_DEFAULTS.keys() - BEAM_DEFAULTS.keys()}
     if meant := next((name for name, value in drawn.items() if value not in (SAMPLING_DEFAULTS[name], [])), None):
-        why = "a text is searched for as a whole" if meant == "stop" else "beams find the likeliest text and draw none"
+        why = "beam search has no stop strings" if meant == "stop" else "beam search does not sample"
         raise config.ConfigError(f"{meant}: {why}; leave out {meant}, or num_beams")
     found = {name: value for name, value in settings.items() if name not in drawn}
     return config.from_dict(BeamSearchParams, found | logit_bias_entries(found, tokenizer))
@@ -167,7 +167,7 @@ class GenerationDefaults:
 
     def warn(self) -> None:
         if self.ignored_keys:
-            warnings.warn(f"{NAME}: {', '.join(self.ignored_keys)} is not known here and left aside", stacklevel=4)
+            warnings.warn(f"{NAME}: {', '.join(self.ignored_keys)} is not supported and is ignored", stacklevel=4)
 
 
 NO_DEFAULTS = GenerationDefaults()

@@ -25,7 +25,7 @@ from regard.generation.logits_process import (
     seen_tokens,
 )
 
-NOTHING_ALLOWED = "no text can be said: all tokens are forbidden; use the tokenizer of the training, or forbid less"
+NOTHING_ALLOWED = "every token is forbidden: use the tokenizer of the training, or forbid fewer tokens"
 
 
 class TokenConstraint(Protocol):

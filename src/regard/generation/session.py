@@ -261,7 +261,7 @@ class DecodeSession:
         if self.cache is None:
             warnings.warn(f"prompt: {length} tokens are more than {most}; it begins from the last {keep}", stacklevel=2)
         else:
-            warnings.warn(f"max_new_tokens: the text has more tokens than {most}; it goes on from the newest {keep}, "
+            warnings.warn(f"max_new_tokens: the text has more tokens than {most}; it continues from the newest {keep}, "
                           "and does so again whenever it is full", stacklevel=2)  # fmt: skip
 
 

@@ -81,7 +81,7 @@ def load_session(model: Transformer, path: str | Path, limits: GenerationLimits)
 
 def damaged_error(path: str | Path, problem: Exception) -> config.DataError:
     why = " ".join(str(problem).split())[:80]
-    return config.DataError(f"{path}: this is no whole session ({why}); begin a new one")
+    return config.DataError(f"{path}: incomplete or damaged session file ({why}); begin a new one")
 
 
 def restore_session(

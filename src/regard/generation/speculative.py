@@ -131,16 +131,16 @@ def check_draft_model(model: Any, draft: Any) -> None:
     if not hasattr(draft, "generation_limits") or not hasattr(draft, "output_tokenizer"):
         raise config.ConfigError(f"draft_model: expected a model, as regard.load gives it, got {type(draft).__name__}")
     if draft.encoder is not None:
-        raise config.ConfigError("draft_model: it reads one text and writes another; name a model that goes on from a "
-                                 "text")  # fmt: skip
+        raise config.ConfigError("draft_model: it is an encoder-decoder; choose a "
+                                 "decoder")  # fmt: skip
     if model.output_tokenizer is None or draft.output_tokenizer is None:
         ours, theirs = (int(each.head.out_features) for each in (model, draft))
         same, differ = ours == theirs, f"it has {theirs:,} tokens, and the model {ours:,}"
     else:
         same, differ = vocabulary_of(model) == vocabulary_of(draft), "its tokens are not those of the model"
     if not same:
-        raise config.ConfigError(f"draft_model: {differ}; it guesses in the model's own words, so name a smaller model "
-                                 "of the same family")  # fmt: skip
+        raise config.ConfigError(f"draft_model: {differ}; a draft model needs the model's vocabulary; choose a smaller "
+                                 "model of the same family")  # fmt: skip
 
 
 def vocabulary_of(model: Any) -> dict[str, int]:
@@ -288,10 +288,10 @@ def wants_speculation(given: dict[str, Any]) -> bool:
     names = [name for name in SPECULATION_SETTINGS if name in given]
     if names == ["num_speculative_tokens"]:
         raise config.ConfigError(
-            "num_speculative_tokens: nothing proposes them; set draft_model, or prompt_lookup as in prompt_lookup=3"
+            "num_speculative_tokens: no drafting method is set; set draft_model, or prompt_lookup as in prompt_lookup=3"
         )
     if names and (source := next((name for name in given if name.startswith("source")), None)):
-        raise config.ConfigError(f"{names[0]}: no tokens are guessed for a model that reads a {source}; leave it out")
+        raise config.ConfigError(f"{names[0]}: speculative decoding does not take a {source}; leave it out")
     return bool(names)
 
 
@@ -305,14 +305,14 @@ def check_speculation(model: Any, draft: Any, lookup: int | None, guess: int) ->
             raise config.ConfigError(f"{name}: {number!r} is not a whole number of 1 or more")
     name = "prompt_lookup" if draft is None else "draft_model"
     if model.encoder is not None:
-        raise config.ConfigError(f"{name}: this model reads one text and writes another; guesses are made for models "
-                                 "that go on from a text")  # fmt: skip
+        raise config.ConfigError(f"{name}: this model is an encoder-decoder; speculative decoding needs a "
+                                 "decoder")  # fmt: skip
     if draft is not None:
         check_draft_model(model, draft)
-    for each, whose in ((model, "this model"), *([] if draft is None else [(draft, "the draft")])):
+    for each, whose in ((model, "this model"), *([] if draft is None else [(draft, "the draft model")])):
         if not can_rewind(each):
-            raise config.ConfigError(f"{name}: {whose} sums up all tokens before in a state that cannot forget the "
-                                     "last ones, so no guess can be taken back; leave it out")  # fmt: skip
+            raise config.ConfigError(f"{name}: {whose} has a cache that cannot be rolled back to reject draft "
+                                     "tokens, such as a recurrent state; leave it out")  # fmt: skip
 
 
 def can_rewind(model: Any) -> bool:

@@ -69,7 +69,7 @@ class GrammarConstraint:
         if self.matcher.is_error():
             why = short_error(self.matcher.get_error())
             much = re.search("fuel|too big", why) is not None
-            raise ConfigError(f"{setting}: {'it is too much to compile; make it simpler' if much else why}")
+            raise ConfigError(f"{setting}: {'it is too large to compile; make it simpler' if much else why}")
 
     def allowed_tokens(self) -> Tensor:
         """Mask (V,) of the ids that may come next; all False when the text is over."""
@@ -90,7 +90,7 @@ class GrammarConstraint:
         elif not self.matcher.consume_token(id):
             if self.matcher.is_error():
                 raise self.fault()
-            raise RunError(f"{self.setting}: token {id} does not fit what was said before")
+            raise RunError(f"{self.setting}: token {id} does not match the grammar after the tokens before")
 
     def copy(self) -> "GrammarConstraint":
         # without __init__, which would compile the grammar again
@@ -101,9 +101,9 @@ class GrammarConstraint:
     def fault(self) -> ConfigError:
         why = short_error(self.matcher.get_error())
         if "NoExtension" in why:
-            return ConfigError(f"{self.setting}: nothing that this model can say fits it; its vocabulary lacks what "
-                               "comes next, or no text fits at all")  # fmt: skip
-        return ConfigError(f"{self.setting}: it is too much to keep to: {why}; make it simpler")
+            return ConfigError(f"{self.setting}: no token of this model can continue the text; its vocabulary lacks "
+                               "what the grammar needs, or no text matches")  # fmt: skip
+        return ConfigError(f"{self.setting}: the grammar is too expensive to match: {why}; make it simpler")
 
 
 # ---------------------------------------------------------------- from settings to grammars
@@ -201,5 +201,5 @@ def import_llguidance() -> Any:
     try:
         return import_module("llguidance")
     except ImportError:
-        raise ConfigError("regex and json_schema: texts are kept to them by llguidance, which is not here; pip "
+        raise ConfigError("regex and json_schema need llguidance, which is not installed; pip "
                           "install 'regard[constrain]'") from None  # fmt: skip

@@ -100,7 +100,7 @@ class Model(PretrainedMixin, HFCallMixin, PackableModel, core.Transformer):
         """Stream the text of `generate` piece by piece, as it becomes final: no partial characters or stop strings."""
         settings = canonical_settings(settings)
         if is_beam_search(settings):
-            raise config.ConfigError("num_beams: which text is the best is known only at its end, so there is nothing "
+            raise config.ConfigError("num_beams: the best text is known only at its end, so there is nothing "
                                      "to stream; use generate or complete")  # fmt: skip
         speech = self.text_stream([prompt], settings)
         return (text for _, text in speech)
@@ -352,7 +352,7 @@ class Model(PretrainedMixin, HFCallMixin, PackableModel, core.Transformer):
     def collect_ids(self, session: DecodeSession) -> list[list[int]]:
         """All new ids of a session, row by row."""
         if session.c.stop:
-            raise config.ConfigError("stop: strings stop texts; give the prompt as text, or let an end token stop it")
+            raise config.ConfigError("stop: stop strings need text; give the prompt as text, or use an end token")
         new: list[list[int]] = [[] for _ in session.texts]
         for ids in session:
             for row, id in zip(new, ids, strict=True):
@@ -399,7 +399,7 @@ class Model(PretrainedMixin, HFCallMixin, PackableModel, core.Transformer):
         from regard.generation.structured_output import build_constraint
 
         if self.output_tokenizer is None:
-            raise config.ConfigError("regex: this model has no tokenizer to say what its tokens spell; set "
+            raise config.ConfigError("regex: this model has no tokenizer, which gives the text of tokens; set "
                                      "model.tokenizer")  # fmt: skip
         limits = limits or self.generation_limits
         never = barred_tokens(self, limits)

@@ -48,7 +48,7 @@ class SegmentMemory(KVCache):
         return tokens.order, keys  # no slots are needed: new tokens come last
 
     def truncate(self, length: Tensor | int) -> None:
-        raise ConfigError("rewind: a memory has forgotten what came before; forget() it whole and begin anew")
+        raise ConfigError("rewind: a segment memory does not keep earlier tokens; call forget() and start again")
 
     def detach(self) -> None:
         """Detach the stored states from this segment's graph; keys and values always are."""

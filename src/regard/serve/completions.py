@@ -79,7 +79,7 @@ def check_options(body: CompletionRequest) -> None:
     if body.best_of is not None and body.best_of < (body.n or 1):
         raise ApiError(400, f"best_of: {body.best_of} is less than n, {body.n or 1}; raise it", param="best_of")
     if body.stream and (body.best_of or 1) > (body.n or 1):
-        raise ApiError(400, "best_of: which text is the best is known only at its end, so there is nothing to stream; "
+        raise ApiError(400, "best_of: the best text is known only at its end, so there is nothing to stream; "
                       "leave out stream, or best_of", param="best_of")  # fmt: skip
 
 

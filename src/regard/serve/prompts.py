@@ -21,7 +21,7 @@ def list_prompts(given: str | list[str] | list[int] | list[list[int]], most: int
     if isinstance(given, str):
         return [given]
     if not given:
-        raise ApiError(400, "prompt: it is an empty list; give a text, or ids", param="prompt")
+        raise ApiError(400, "prompt: an empty list; give a text, or ids", param="prompt")
     if isinstance(given[0], int):
         return [[each for each in given if isinstance(each, int)]]
     if len(given) > most:
@@ -49,7 +49,7 @@ def prompt_ids(resident: ServedModel, prompt: PromptInput) -> list[int]:
 
 def check_ids(ids: list[int], size: int, param: str) -> None:
     if (stranger := next((id for id in ids if id >= size), None)) is not None:
-        raise ApiError(400, f"{param}: there is no id {stranger}; the tokenizer has 0 to {size - 1}", param=param)
+        raise ApiError(400, f"{param}: no id {stranger}; the tokenizer has 0 to {size - 1}", param=param)
 
 
 def check_context(resident: ServedModel, length: int, param: str) -> None:
@@ -63,5 +63,5 @@ def resolve_max_tokens(house: ModelPool, wanted: int | None, usual: int, param: 
     """The token limit of a request: the requested one, or the default, within the server's limit."""
     if wanted is not None and wanted > house.settings.most:
         raise ApiError(400, f"{param}: {wanted:,} tokens are more than the {house.settings.most:,} that this server "
-                      "writes; ask for less", param=param)  # fmt: skip
+                      "generates; ask for less", param=param)  # fmt: skip
     return min(usual, house.settings.most) if wanted is None else wanted

@@ -103,7 +103,7 @@ def parse_logit_bias_field(bias: dict[str, float]) -> dict[int, float]:
     """Parse logit_bias, whose ids are strings, since they are keys of a JSON object."""
     for word in bias:
         if not (word.isascii() and word.isdigit() and len(word) < 10):
-            raise ApiError(400, f"logit_bias: {word[:20]!r} is no id; its names are ids of tokens, as /tokenize tells "
+            raise ApiError(400, f"logit_bias: {word[:20]!r} is no id; its keys are token ids, as /tokenize returns "
                           "them", param="logit_bias")  # fmt: skip
     return {int(word): number for word, number in bias.items()}
 
@@ -117,12 +117,12 @@ def build_order(
     made = max(kept, best)
     count, room = len(prompts) * made, settings.slots + settings.max_queue
     if count > settings.texts:
-        raise ApiError(400, f"n: {count} texts are more than the {settings.texts} that one request may ask for; ask "
+        raise ApiError(400, f"n: {count} texts are more than the {settings.texts} that one request may have; ask "
                             "for "
                       "less", param="n")  # fmt: skip
     if count > room:  # more than an idle server could accept
         name = "n" if made > 1 else "prompt"
-        raise ApiError(400, f"{name}: {count} texts are more than the {room} that this server has room for at a time; "
+        raise ApiError(400, f"{name}: {count} texts are more than the {room} that this server generates at a time; "
                       "ask for less, in several requests", param=name)  # fmt: skip
     seeds = [{} if body.seed is None else {"seed": (body.seed + place) % (1 << 63)} for place in range(made)]
     every = [given | seed for _ in prompts for seed in seeds]

@@ -118,7 +118,7 @@ class ResponseFormat(RequestModel):
     @model_validator(mode="after")
     def complete(self) -> Self:
         if (self.type == "json_schema") != (self.json_schema is not None):
-            raise PydanticCustomError("schema", "json_schema goes with the type json_schema, and with no other")
+            raise PydanticCustomError("schema", "json_schema goes with the type json_schema only")
         return self
 
 
@@ -186,7 +186,7 @@ class ChatMessage(RequestModel):
     @model_validator(mode="after")
     def check_content(self) -> Self:
         if self.content is None and self.role != "assistant":
-            raise PydanticCustomError("content", "there is no content; only an assistant may have said nothing")
+            raise PydanticCustomError("content", "content is missing; only an assistant message may be empty")
         return self
 
 

@@ -46,7 +46,7 @@ async def post_embeddings(request: Request, body: EmbeddingRequest) -> Response:
         for text, name in zip(texts, names, strict=True):
             if is_image_input(model, text):  # a file name: files are the server's and not the client's
                 raise DataError(
-                    f"{name}: {shorten_value(text)} names a picture, and only texts are taken here; use words"
+                    f"{name}: {shorten_value(text)} names an image, and this route takes only texts; give a text"
                 )
         return count_input_tokens(model, texts, None, names, pooling_of(model).length)
 
@@ -122,7 +122,7 @@ async def post_fill(request: Request, body: FillRequest) -> Response:
         blanks = sum(text.count(mark) for text in texts for mark in marks)
         if blanks * best > WORDS:
             raise ConfigError(f"top_k: {best} words for each of {blanks:,} blanks are more than the {WORDS:,} that one "
-                              "request may ask for; ask for less")  # fmt: skip
+                              "request may have; ask for less")  # fmt: skip
         return sizes
 
     def work(model: Any, batch: TaskBatch) -> list[Any]:
@@ -143,7 +143,7 @@ async def post_translate(request: Request, body: TranslateRequest) -> Response:
     house: ModelPool = request.app.state.house
     if (body.max_tokens or 0) > house.settings.most:
         raise ApiError(400, f"max_tokens: {body.max_tokens:,} tokens are more than the {house.settings.most:,} that "
-                      "this server writes; ask for less", param="max_tokens")  # fmt: skip
+                      "this server generates; ask for less", param="max_tokens")  # fmt: skip
     said = {
         "num_beams": body.num_beams,
         "length_penalty": body.length_penalty,
@@ -250,8 +250,8 @@ def count_input_tokens(
         if size <= most:
             size = len(reader.frame(text, pair, name))
         if size > most:
-            raise DataError(f"{name}: {size:,} tokens are more than the {most:,} that this model reads at once; give "
-                            "it in shorter pieces")  # fmt: skip
+            raise DataError(f"{name}: {size:,} tokens are more than the {most:,} that this model reads at once; split "
+                            "it into shorter pieces")  # fmt: skip
         sizes.append(size)
     return sizes
 

@@ -132,7 +132,7 @@ def request_error(sentence: str) -> ApiError:
     name = FIELD_OF_SETTING.get(name, name)
     known = field if (field := name.partition("[")[0]) in (*SETTING_OF_FIELD, *OTHER_FIELDS) else None
     param = known if colon else None
-    long = "more than the" in rest and "reads at once" in rest
+    long = ("more than the" in rest and "reads at once" in rest) or "exceed the context window" in rest
     return ApiError(400, f"{name}{colon}{rest}", param=param, code="context_length_exceeded" if long else None)
 
 

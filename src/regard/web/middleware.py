@@ -55,7 +55,7 @@ class GatewayMiddleware:
             visit.status = 499  # nginx's status for a client that has disconnected
         except Exception as problem:  # a bug: its location is logged, and the client gets a 500
             access_log.log_event(**access_log.error_location(problem))
-            await visit.refuse(ApiError(500, "this is a bug in regard; the log of the server says where",
+            await visit.refuse(ApiError(500, "this is a bug in regard; the server's log has its location",
                                        code="internal_error"))  # fmt: skip
         finally:
             self.log_request(visit)
@@ -69,7 +69,7 @@ class GatewayMiddleware:
         if size + len(scope["path"]) > limits.header:
             raise ApiError(431, f"the headers have more than {limits.header:,} bytes; send less", code="too_large")
         if limits.is_local and not is_local_host(headers.get("host", "")):
-            raise ApiError(403, "the Host of the request is not this machine; use the address that the server told, as "
+            raise ApiError(403, "the Host of the request is not this machine; use the address that the server logs, as "
                           "with http://127.0.0.1", code="wrong_host")  # fmt: skip
         if scope["path"] == OPEN:
             return
@@ -78,7 +78,7 @@ class GatewayMiddleware:
             raise ApiError(401, f"the key {what}; send it as Authorization: Bearer KEY",
                           headers={"WWW-Authenticate": "Bearer"})  # fmt: skip
         if self.house.closing:
-            raise ApiError(503, "the server is closing; come again when it is back", code="closing",
+            raise ApiError(503, "the server is closing; retry when it is back", code="closing",
                           headers={"Retry-After": "10", "Connection": "close"})  # fmt: skip
         if (length := headers.get("content-length", "0")).isdigit() and int(length) > limits.body:
             raise visit.too_large()
@@ -120,7 +120,7 @@ class GatewayRequest:
             async with asyncio.timeout(left):
                 message = await self.incoming()
         except TimeoutError:
-            raise ApiError(408, f"the body did not come within {self.limits.patience:g} s", code="timeout",
+            raise ApiError(408, f"the body did not arrive within {self.limits.patience:g} s", code="timeout",
                           headers={"Connection": "close"}) from None  # fmt: skip
         self.size += len(message.get("body", b""))
         self.whole = not message.get("more_body", False)
@@ -133,7 +133,7 @@ class GatewayRequest:
         """Account for the memory of a large body, which all large bodies share; small bodies are always accepted."""
         self.house.held, self.held = self.house.held + held - self.held, held
         if held and self.house.held > LARGE * self.limits.body:
-            raise ApiError(429, f"requests of more than {SMALL:,} bytes fill the memory that they may have; come again "
+            raise ApiError(429, f"requests of more than {SMALL:,} bytes fill the memory allowed for them; retry "
                           "in a moment, or send less at a time", headers={"Retry-After": "1"})  # fmt: skip
 
     def too_large(self) -> ApiError:

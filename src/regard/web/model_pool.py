@@ -114,7 +114,7 @@ class ServedModel:
         """Refuse a text that is certainly too long, before it is tokenized."""
         most = max(LETTERS, TIMES * (self.room or 0))
         if count > most:
-            raise ApiError(400, f"{param}: {count:,} characters are more than the {most:,} that are read at once; give "
+            raise ApiError(400, f"{param}: {count:,} characters are more than the {most:,} that a text may have; give "
                           "less", param=param.partition("[")[0], code="context_length_exceeded")  # fmt: skip
 
     async def run(self, work: Callable[[CancelToken], T]) -> T:
@@ -156,15 +156,15 @@ class ServedModel:
 def why_no_generation(model: Any) -> str:
     """Why a model cannot generate text; empty if it can."""
     if isinstance(model.c, config.DualEncoder):
-        return "gives vectors and writes no text; ask it at /v1/embeddings"
+        return "returns vectors and generates no text; use /v1/embeddings"
     if model.c.encoder is not None:
-        return "reads one text and writes another, and goes on from none; ask it at /v1/translate"
+        return "is an encoder-decoder and does not continue prompts; use /v1/translate"
     if model.tokenizer is None:
         return "has no tokenizer, and a prompt is text; put its tokenizer.json beside it"
     try:
         min_prompt_tokens(model)
     except config.ConfigError:
-        return "reads texts and goes on from none; ask it at /v1/embeddings, /v1/classify or /v1/fill"
+        return "is an encoder and does not generate text; use /v1/embeddings, /v1/classify or /v1/fill"
     return ""
 
 
@@ -173,10 +173,10 @@ def chat_format_of(model: Any) -> tuple[TemplateFormat | None, str]:
     try:
         chat = find_chat_template(model)
         if chat is None:
-            return None, "has no chat template; ask it at /v1/completions"
+            return None, "has no chat template; use /v1/completions"
         return TemplateFormat(model, chat), ""
     except config.DataError as problem:
-        return None, f"has a chat template that cannot be used ({problem}); ask it at /v1/completions"
+        return None, f"has a chat template that cannot be used ({problem}); use /v1/completions"
 
 
 def constraint_too_complex(seconds: float) -> ApiError:
@@ -189,7 +189,7 @@ class ModelPool:
 
     def __init__(self, models: Mapping[str, Any], settings: ServerSettings) -> None:
         if not models:
-            raise config.ConfigError("models: there is none to serve; name one")
+            raise config.ConfigError("models: none is given; name one")
         self.settings, self.figures = settings, ServerMetrics()
         self.parsing = WorkerPool(
             "parsing", 1, QUEUE, DEADLINE

@@ -45,7 +45,7 @@ PART, PLAIN = 1 << 11, 1 << 16  # bytes parsed before other connections get thei
 # system or of torch, and wait this long each time while another thread computes.
 SWITCH = 0.0001
 BUSY = to_json_bytes(
-    error_body(ApiError(503, "as many requests as may be are being answered; come again soon", code="full"))
+    error_body(ApiError(503, "the server has reached its limit of concurrent requests; retry soon", code="full"))
 )
 FULL = (b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 1\r\nContent-Type: application/json\r\n"
         b"Content-Length: %d\r\n\r\n%s" % (len(BUSY), BUSY))  # fmt: skip
@@ -252,7 +252,7 @@ def log_loop_errors(loop: asyncio.AbstractEventLoop) -> None:
         if isinstance(problem, OSError) and problem.errno in (errno.EMFILE, errno.ENFILE):
             if loop.time() - last >= ONCE:
                 last = loop.time()
-                access_log.log_event(problem="no file is left for a connection; raise the limit (ulimit -n)")
+                access_log.log_event(problem="no file descriptor is left for a connection; raise the limit (ulimit -n)")
         elif isinstance(problem, BaseException) and not isinstance(problem, ConnectionError):
             access_log.log_event(**access_log.error_location(problem))
 

@@ -48,8 +48,8 @@ class ServerSettings:
         if self.specials not in get_args(config.Specials):
             raise config.ConfigError(f"specials: no {self.specials!r}; there are plain and parse")
         if not all(key.isascii() and key.isprintable() and key and " " not in key for key in self.keys):
-            raise config.ConfigError("keys: one of them cannot stand in a header; use letters, digits and marks of "
-                                     "ASCII, without spaces")  # fmt: skip
+            raise config.ConfigError("keys: one of them is not valid in a header; use ASCII letters, digits and "
+                                     "punctuation, without spaces")  # fmt: skip
         if not self.keys and not self.is_local:
             raise config.ConfigError(f"host: {self.host} can be reached from other machines, and there is no key; give "
                                      "one (REGARD_API_KEY or --api-key-file), or stay at 127.0.0.1")  # fmt: skip

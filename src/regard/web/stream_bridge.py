@@ -25,7 +25,7 @@ from regard.web.model_pool import ModelPool, ServedModel
 T = TypeVar("T")
 AHEAD = 4096  # chunks of a request in the queue
 CLOSING = ApiError(503, "the server is closing, and the text ends here", code="closing")
-SLOW = ApiError(408, f"{AHEAD:,} pieces wait to be read; read faster, or ask for less", code="slow_reader")
+SLOW = ApiError(408, f"{AHEAD:,} chunks wait to be read; read faster, or ask for less", code="slow_reader")
 CUT = ApiError(500, "the text was cut off", code="cancelled")
 
 
@@ -130,7 +130,7 @@ class CompletionStream:
             return to_api_error(problem)
         except Exception as bug:
             access_log.log_event(model=self.resident.name, **access_log.error_location(bug))
-            return ApiError(500, "this is a bug in regard; the log of the server says where", code="internal_error")
+            return ApiError(500, "this is a bug in regard; the server's log has its location", code="internal_error")
 
     def fail(self, problem: ApiError) -> None:
         """End the stream with this error, after the chunks in the queue."""

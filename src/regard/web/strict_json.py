@@ -28,10 +28,10 @@ WAYS = {
 }
 # OpenAI's fields that are accepted only where they change nothing.
 SETTLED = {
-    "suffix": "a text is only gone on with here, and none is put between two; leave suffix out",
-    "tools": "models here call no tools; leave tools out",
-    "tool_choice": "models here call no tools; leave it out",
-    "store": "nothing that is asked or answered is kept here; leave store out",
+    "suffix": "insertion is not supported, only continuation; leave suffix out",
+    "tools": "tool calls are not supported; leave tools out",
+    "tool_choice": "tool calls are not supported; leave it out",
+    "store": "requests and responses are never stored; leave store out",
 }
 Found = Mapping[str, Any]
 
@@ -62,14 +62,14 @@ def error_message(found: Found) -> str:
         return "the body is missing; send JSON"
     if found["type"] in ("unknown", "stream", "logprobs", "both"):
         return str(found["msg"])
-    return f'the body: expected a table in JSON, such as {{"model": ...}}, and this is {shorten_value(found["input"])}'
+    return f'the body: expected a JSON object, such as {{"model": ...}}, and this is {shorten_value(found["input"])}'
 
 
 def describe_error(found: Found) -> str:
     """What is wrong with a value, and what is expected."""
     match found["type"]:
         case "missing":
-            return "it is missing; give it"
+            return "it is missing"
         case "extra_forbidden":
             return "there is no such field; leave it out"
         case "unknown" | "schema" | "content" | "many":
@@ -85,7 +85,7 @@ def field_path(path: Sequence[Any]) -> str:
 
 
 DEEPEST = 64  # nesting depth of objects and lists
-DEEP = f"tables and lists stand in each other more than {DEEPEST} deep"
+DEEP = f"objects and lists are nested more than {DEEPEST} deep"
 DIGITS = 64  # digits of a number
 TABLES = 1 << 14  # objects and lists in a body: the garbage collector scans each of them
 NAMES = 1 << 14  # keys of one object
@@ -181,12 +181,12 @@ def check_container_count(text: str) -> None:
         if depth > DEEPEST:
             raise json_error(DEEP)
         if count > TABLES:
-            raise json_error(f"there are more than {TABLES:,} tables and lists in it; send less at a time")
+            raise json_error(f"there are more than {TABLES:,} objects and lists in it; send less at a time")
 
 
 def reject_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(pairs) > NAMES:
-        raise json_error(f"a table has {len(pairs):,} names, and more than {NAMES:,} are not read; send less at a time")
+        raise json_error(f"an object has {len(pairs):,} keys, more than the {NAMES:,} allowed; send less at a time")
     found = dict(pairs)
     if len(found) < len(pairs):
         met = set[str]()

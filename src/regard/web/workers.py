@@ -22,13 +22,13 @@ Job = tuple[Future[Any], Callable[[], Any]]
 
 def queue_full_error(most: int) -> ApiError:
     """The error of a full queue, which is no fault of the request."""
-    return ApiError(429, f"up to {most} requests are being prepared, and this one found no time; come again in a "
+    return ApiError(429, f"the queue of {most} requests is full; retry in a "
                          "moment",
                    headers={"Retry-After": "1"})  # fmt: skip
 
 
 def overloaded_error(seconds: float) -> ApiError:
-    return ApiError(503, f"the server is busy, and this took longer than {seconds:g} s; come again later, or send less "
+    return ApiError(503, f"the server is busy, and this took longer than {seconds:g} s; retry later, or send less "
                    "at a time", code="overloaded", headers={"Retry-After": "5"})  # fmt: skip
 
 
