@@ -199,7 +199,7 @@ def chunk_mask(spec: AttentionSpec, args: AttentionArgs, q: Tensor, i: Tensor, j
     return table.masked_fill(~there, float("-inf"))
 
 
-# ---------------------------------------------------------------- landmarks: seen by all, and seeing all
+# ---------------------------------------------------------------- global tokens
 
 
 def global_slots(places: TokenLayout, count: int) -> Tensor | None:

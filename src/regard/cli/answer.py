@@ -48,7 +48,7 @@ def answer(
     specials: Specials = "parse",
     json: JsonLinesOption = False,
 ) -> int:  # fmt: skip
-    """Find the answer to a question in a text: the words, how likely, and from which character to which."""
+    """Find the answer to a question in a text, with its probability and character span."""
     if context == "-" and (file == "-" or question == ["-"]):
         raise config.ConfigError("--context -: standard input has the questions; give the context in a file")
     import_torch()

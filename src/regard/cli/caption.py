@@ -29,7 +29,7 @@ def caption(
     dtype: Dtype = "fp32",
     json: JsonOption = False,
 ) -> None:
-    """Write what each picture shows."""
+    """Caption images."""
     settings: dict[str, Any] = {"num_beams": num_beams}
     settings |= {} if max_new_tokens is None else {"max_new_tokens": max_new_tokens}
     config_from_options(config.BeamSearchParams, settings)
@@ -52,7 +52,7 @@ def match(
     dtype: Dtype = "fp32",
     json: JsonOption = False,
 ) -> None:
-    """Tell which of some texts goes with each picture, and how sure that is among these."""
+    """Match images with texts: the probability of each text for each image."""
     texts = [check_surrogates(each, "--text") for each in text]
     import_torch()
     from regard.inference.dual_encoder_model import DualEncoderModel

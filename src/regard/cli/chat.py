@@ -50,7 +50,7 @@ def chat(
     json: Annotated[bool, typer.Option("--json", help="One JSON object for each answer, for scripts.")] = False,
     **settings: Any,
 ) -> None:
-    """Talk with a model: it answers while you wait, and /help shows what else can be said."""
+    """Chat with a model; /help lists the commands."""
     given = {name: parse_setting(name, word) for name, word in settings.items() if word is not None}
     check_options(given, count=1, explain=False, interactive=True)
     written = None if template is None else read_text_argument(template)
@@ -213,7 +213,7 @@ class ChatLoop:
             signal.signal(signal.SIGINT, before)
 
 
-# ---------------------------------------------------------------- where messages come from
+# ---------------------------------------------------------------- input
 
 
 def read_messages(person: bool) -> Iterator[str]:

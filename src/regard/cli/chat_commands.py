@@ -83,7 +83,7 @@ class ChatCommands:
         self.conversation.set_system(check_surrogates(rest, "/system"))
         return f"system {text_preview(rest)}" if rest else "there is no system message now"
 
-    # ---------------------------------------------------------------- what was said
+    # ---------------------------------------------------------------- history
 
     def undo(self, rest: str) -> str:
         question, _ = self.conversation.undo()
@@ -114,7 +114,7 @@ class ChatCommands:
         count = len(self.conversation.exchanges)
         return f"loaded {count} exchange{'' if count == 1 else 's'} from {place}"
 
-    # ---------------------------------------------------------------- the rest
+    # ---------------------------------------------------------------- help
 
     def help(self, rest: str) -> str:
         rows = [(f"/{name} {usage}".rstrip(), about) for name, (usage, about, _) in COMMANDS.items()]

@@ -28,10 +28,10 @@ def check_kernel(
     ] = None,
     json: JsonOption = False,
 ) -> int:
-    """Hold a kernel to the laws: the formula, gradients, causality, padding, empty rows, groups, cache, growth.
+    """Check a kernel against the laws: the formula, gradients, causality, padding, empty rows, groups, cache, growth.
 
-    What the kernel refuses is no fault. A path is your own code and is run as such, on this machine: give only a file
-    that you trust. Ends with code 1 if a law is broken.
+    What the kernel refuses does not count as an error. A path is your own code, which is executed on this machine: give
+    only a file that you trust. Ends with code 1 if a law is broken.
     """
     if max_length < 512:
         raise config.ConfigError(f"--max-length: {max_length} is not 512 or more")
@@ -79,10 +79,10 @@ def check(
     quick: Annotated[bool, typer.Option("--quick", help="Compare what they say alone: no time, no memory.")] = False,
     json: JsonOption = False,
 ) -> int:
-    """Compare a model with its twin in `transformers`: what both say and cost, and whether every tensor goes back.
+    """Compare a model with the same one in `transformers`: outputs, cost, and whether tensors are saved unchanged.
 
-    Both are asked the same, some rows padded. Ends with code 0 if they are equal as far as the numbers' last places
-    allow, and with 1 if not; then it says where they part first.
+    Both get the same inputs, some rows padded. Ends with code 0 if the outputs agree to rounding, and with 1 if not;
+    then the first layer that differs is shown.
     """
     kinds = parse_dtypes(dtype)
     if tokens < 1:
@@ -148,7 +148,7 @@ def compare_in_dtype(folder: Path, kind: str, tokens: int, device: str, quick: b
     }  # fmt: skip
 
 
-# ---------------------------------------------------------------- how it is shown
+# ---------------------------------------------------------------- output
 
 
 def show_check(result: dict[str, Any]) -> None:

@@ -146,7 +146,7 @@ def classify(
     json: JsonOption = False,
     **settings: Any,
 ) -> int:  # fmt: skip
-    """Tell what each file or text is, and how sure that is; with --labels or --examples, of a language model."""
+    """Classify files or texts, with probabilities; with --labels or --examples, by a language model."""
     if top_k is not None and top_k < 1:
         raise config.ConfigError(f"--top-k: {top_k} leaves nothing to tell; choose one or more")
     if file not in (None, "-") and not os.path.exists(file):

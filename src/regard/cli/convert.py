@@ -23,7 +23,7 @@ def convert(
 ) -> None:
     """Write a model as a folder with config.json, safetensors and its tokenizer.
 
-    What stands in the folder and was not written by a save is never replaced.
+    Files in the folder that no save has written are never replaced.
     """
     import_torch()
     from regard.hub import peft_load

@@ -26,7 +26,7 @@ def doctor(
     quiet: QuietOption = False,
     json: JsonOption = False,
 ) -> int:
-    """Find out what is wrong before it costs a day.
+    """Find out what is wrong with a recipe or a run, in a short probe.
 
     Trains a copy for a few steps, in memory: nothing is written but the cache of tokens. Ends with code 0 if no
     fault is found, and with 1 if something is wrong; a finding marked "look" is no fault.

@@ -34,7 +34,7 @@ def draw(
     prefix_rows: Annotated[int | None, typer.Option(help="How many rows of it; by itself the upper half.")] = None,
     json: JsonOption = False,
 ) -> None:
-    """Draw pictures value by value, and lay them on one sheet."""
+    """Generate images pixel by pixel, and arrange them in one file."""
     if count < 1:
         raise config.ConfigError(f"--count: {count} is less than 1")
     if prefix_rows is not None and prefix_image is None:

@@ -152,7 +152,7 @@ def expected_answers(c: config.Task, batch: dict[str, Any], place: int, tokenize
         yield {"place": start, "answer": tokenizer.decode(ids[start : stop + 1]) or "there is none"}
 
 
-# ---------------------------------------------------------------- for people
+# ---------------------------------------------------------------- text output
 
 
 def format_dry_run(result: dict[str, Any]) -> Iterator[str]:

@@ -42,7 +42,7 @@ def embed(
     specials: Specials = "parse",
     json: JsonLinesOption = False,
 ) -> int:  # fmt: skip
-    """Give one vector for each text: near each other where they mean the same."""
+    """Embed each text as one vector; texts of similar meaning have similar vectors."""
     if out is not None and out.suffix not in FORMS:
         raise config.ConfigError(f"--out {out}: its name says no form that is written here; end it in "
                                  f"{' or '.join(FORMS)}")  # fmt: skip

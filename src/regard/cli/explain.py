@@ -37,8 +37,8 @@ def explain(
 ) -> None:
     """Show a model before it runs: parts, kernels, cost.
 
-    Then which class of transformers opens it, or why none does, and the whole config with every default.
-    With --heads, of a trained one: where each head looks, which other head does the same, the loss without it.
+    Then the class of transformers that opens it, or why none does, and the whole config with every default.
+    With --heads, of a trained model: what each head attends to, the head most like it, the loss without it.
     """
     if text and not heads:
         raise config.ConfigError(f"--text {text[0]}: is what heads are read on; add --heads")

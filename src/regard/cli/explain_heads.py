@@ -69,7 +69,7 @@ def text_windows(model: Any, text: Any) -> Any:  # (B, N + 1)
     return WindowBatches(text, context, many, SEED).batch(0)
 
 
-# ---------------------------------------------------------------- what is told
+# ---------------------------------------------------------------- measurements
 
 
 def head_roles(model: Any, ids: Any) -> dict[str, Any]:
@@ -115,7 +115,7 @@ def show_count(done: int, total: int) -> None:
     print("\r" + (" " * len(line) + "\r" if done == total else dim(line)), end="", file=sys.stderr, flush=True)
 
 
-# ---------------------------------------------------------------- how it is shown
+# ---------------------------------------------------------------- output
 
 
 def show_heads(result: dict[str, Any]) -> None:

@@ -31,7 +31,7 @@ def fill(
     specials: Specials = "parse",
     json: JsonLinesOption = False,
 ) -> int:
-    """Tell which words may stand where a text has [MASK], and how likely each is."""
+    """Fill the masks in a text: the most likely words for each [MASK], with their probabilities."""
     if top_k < 1:
         raise config.ConfigError(f"--top-k: {top_k} leaves nothing to tell; choose one or more")
     import_torch()

@@ -23,7 +23,7 @@ def forecast(
     out: Annotated[str | None, typer.Option(metavar="FILE", help="Write the rows there, as CSV.")] = None,
     json: JsonOption = False,
 ) -> None:
-    """Tell how a table of numbers goes on: the rows after its last one, with their dates, as CSV."""
+    """Forecast a table of numbers: the rows after its last one, with their dates, as CSV."""
     changes = task_settings(overrides or [])
     import_torch()
     from regard.inference.load import load_for_inference

@@ -84,7 +84,7 @@ def generate(
     json: JsonOption = False,
     **settings: Any,
 ) -> None:
-    """Go on from a prompt, and show the text while it is made."""
+    """Continue a prompt, showing the text while it is generated."""
     given = {name: word for name, word in settings.items() if word is not None}
     given = {name: parse_setting(name, word) for name, word in given.items()}
     ahead = {

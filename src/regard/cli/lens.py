@@ -343,7 +343,7 @@ def steer(
     show_result(vector, None, json)
 
 
-# ---------------------------------------------------------------- what the verbs share
+# ---------------------------------------------------------------- shared by the verbs
 
 
 def open_lens_model(thing: str, dtype: str) -> Any:

@@ -31,7 +31,7 @@ def likelihood(
     specials: Specials = "parse",
     json: JsonLinesOption = False,
 ) -> int:
-    """Tell how likely texts are: log-probability, and perplexity a token."""
+    """Score texts by log-probability, and by perplexity per token."""
     given = read_text_batch(words, file, skip=skip)
     said, bad = [record["text"] for record in given.records], given.bad
     import_torch()

@@ -19,7 +19,7 @@ def over_training(
     out: OutOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Say when each head took its role, and when induction appeared, from the snapshots of a run."""
+    """Find when each head took its role, and when induction appeared, from the snapshots of a run."""
     import_torch()
     from regard.studies.head_history import track_head_roles
     from regard.studies.training_sweep import saved_steps

@@ -32,7 +32,7 @@ def tag(
     specials: Specials = "parse",
     json: JsonLinesOption = False,
 ) -> int:
-    """Tell the names in a text, or what else a model has a label for: words that belong together are one."""
+    """Find the entities in a text, or label its words; the words of an entity are joined."""
     import_torch()
     from regard.inference.token_classification import tag_texts, uses_entity_labels
 

@@ -86,7 +86,7 @@ def resume(
     quiet: QuietOption = False,
     json: JsonOption = False,
 ) -> int:
-    """Go on with a run from its newest checkpoint, bit for bit."""
+    """Resume a run from its newest checkpoint, bit for bit."""
     for line in overrides or []:
         if (name := line.partition("=")[0].strip()) not in MAY_CHANGE:
             raise config.ConfigError(f"{name}: a run goes on as it began, only {', '.join(MAY_CHANGE)} may change; "

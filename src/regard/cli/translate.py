@@ -133,7 +133,7 @@ def load_translator(path: str, loading: dict[str, Any]) -> Any:
         raise type(problem)(f"{path}: {problem}") from None
 
 
-# ---------------------------------------------------------------- the texts
+# ---------------------------------------------------------------- input
 
 
 def input_lines(words: str | None, file: str | None, bad: BadLines) -> Iterator[SourceLine]:
@@ -168,7 +168,7 @@ def stdin_lines() -> Iterator[tuple[str, str]]:
     return ((line.name, line.text) for line in number_lines("standard input", stdin_bytes(), BadLines(strict=True)))
 
 
-# ---------------------------------------------------------------- what is told
+# ---------------------------------------------------------------- output
 
 
 def translation_record(line: SourceLine, one: Any, seen: Any, wrong: str | None, counted: bool) -> dict[str, Any]:

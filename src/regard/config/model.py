@@ -61,7 +61,7 @@ class RecurrentStack:
             raise ConfigError("cross: a decoder with a state reads its target from left to right; set mask to causal "
                              "and cell to rnn, gru or lstm")  # fmt: skip
 
-    # ---------------------------------------------------------------- what is asked of every stack
+    # ---------------------------------------------------------------- interface shared with Trunk
 
     @property
     def masks(self) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ PRESETS = (  # presets that a recipe may start from; their files are in `regard.
 )  # fmt: skip
 
 
-# ---------------------------------------------------------------- text and its tokens
+# ---------------------------------------------------------------- data and tokenizers
 
 
 @config_class

@@ -29,7 +29,7 @@ from regard.config.tasks_nontext import Captioning, Contrastive, Forecasting, Ne
 DecoderStart = Literal["auto", "bos", "pad", "eos"]  # the special token before a target
 
 
-# ---------------------------------------------------------------- language
+# ---------------------------------------------------------------- language modelling
 
 
 @config_class
@@ -147,7 +147,7 @@ class PrefixLM:
         check_columns(input=self.input)
 
 
-# ---------------------------------------------------------------- what a text is, and where
+# ---------------------------------------------------------------- classification and span extraction
 
 
 @config_class

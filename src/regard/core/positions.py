@@ -93,7 +93,7 @@ def token_coordinates(places: TokenLayout, axes: int) -> Tensor:
     return places.coordinates
 
 
-# ---------------------------------------------------------------- on the vectors
+# ---------------------------------------------------------------- on token vectors
 class SinusoidalPosition(Position):
     """Sinusoidal positions, sin and cos of pos / base^(2i/d): a shift of position is a rotation (docs/positions.md)."""
 

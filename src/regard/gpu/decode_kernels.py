@@ -197,7 +197,7 @@ def norm_row_(
     tl.store(out + row * k + i, ((every - mean) * by * times + plus).to(out.dtype.element_ty), mask=i < k)
 
 
-# ---------------------------------------------------------------- the likeliest
+# ---------------------------------------------------------------- argmax
 
 
 def argmax_part_(
@@ -238,7 +238,7 @@ def argmax_join_(
     # has seen `broken` and raises
 
 
-# ---------------------------------------------------------------- a cache
+# ---------------------------------------------------------------- cache slots
 
 
 def begin_slot_(

@@ -114,7 +114,7 @@ def compute_graph_encodings(c: config.GraphEmbedding, joined: Tensor) -> dict[st
     return {name: make(joined, count) for name, (count, make) in made.items() if count}
 
 
-# ---------------------------------------------------------------- from records
+# ---------------------------------------------------------------- the processor
 
 
 class GraphProcessor:

@@ -25,7 +25,7 @@ SPARSE_NODES, SPARSE_SHARE = (
     0.05,
 )  # nodes from which, and density below which, a sparse product is used
 
-# ---------------------------------------------------------------- what an adjacency says
+# ---------------------------------------------------------------- encodings and products of an adjacency
 
 
 def laplacian_eigenvectors(joined: Tensor, count: int) -> Tensor:
@@ -120,7 +120,7 @@ class GraphDistanceBias(LearnedBias):
         return 2 * self.radius * queries**3
 
 
-# ---------------------------------------------------------------- in place of attention
+# ---------------------------------------------------------------- instead of attention
 
 
 class GraphConv(nn.Module):

@@ -70,7 +70,7 @@ def border_color(x: Tensor) -> Tensor:  # (B, C, 1, 1)
     return torch.cat(sides, -1).mean(-1, keepdim=True)
 
 
-# ---------------------------------------------------------------- the set of changes
+# ---------------------------------------------------------------- random changes
 
 
 def shear(x: Tensor, across: Tensor, down: Tensor) -> Tensor:
@@ -165,7 +165,7 @@ def rand_augment(x: Tensor, strength: float, chance: Generator) -> Tensor:
     return out
 
 
-# ---------------------------------------------------------------- two images in one
+# ---------------------------------------------------------------- mixup and CutMix
 
 
 def mixup_or_cutmix(images: Tensor, c: config.ImageAugment, chance: Generator) -> tuple[Tensor, dict[str, Tensor]]:

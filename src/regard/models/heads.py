@@ -61,7 +61,7 @@ def defer_logits(model: nn.Module, ids: Tensor, **given: Any) -> Any:
 
 
 def can_defer_logits(model: Any) -> bool:
-    """Whether forward takes `deferred`: the head makes logits over words, and no hook waits for them."""
+    """Whether a model's forward accepts `deferred`: it has an LM head, and no hook needs its logits."""
     head = getattr(model, "head", None)
     words = isinstance(head.lm if isinstance(head, PretrainingHead) else head, LMHead)
     return words and not model.hooks

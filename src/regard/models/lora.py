@@ -159,7 +159,7 @@ def adapter_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
             for name, weight in part.lora.named_parameters()}  # fmt: skip
 
 
-# ---------------------------------------------------------------- where they can be
+# ---------------------------------------------------------------- adapter targets
 
 
 class AdapterTarget(NamedTuple):
@@ -258,7 +258,7 @@ def train_only_adapters(model: nn.Module, whole: Iterable[str] = ()) -> None:
         weight.requires_grad_(id(weight) in some)
 
 
-# ---------------------------------------------------------------- without them
+# ---------------------------------------------------------------- merging
 
 
 def base_state_dict(model: nn.Module) -> dict[str, Any]:

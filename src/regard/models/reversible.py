@@ -77,7 +77,7 @@ def hook_streams(scope: Scope, name: str, a: Tensor, b: Tensor) -> tuple[Tensor,
     return a + moved, b + moved
 
 
-# ---------------------------------------------------------------- forgetting
+# ---------------------------------------------------------------- backward without stored activations
 
 
 @dataclass(eq=False)

@@ -111,7 +111,7 @@ def packed_embedding(ids: Tensor, weight: PackedWeight) -> Tensor:
     return rows if weight.scale is None else rows * F.embedding(ids, weight.scale[:, None])
 
 
-# ---------------------------------------------------------------- from plain to held
+# ---------------------------------------------------------------- packing
 
 
 def pack_weight(weight: Tensor, kind: str, paneled: bool = True) -> PackedWeight:

@@ -23,7 +23,7 @@ def rows_with_labels(batch: TaskBatch) -> list[int]:
     return [row for row in range(count) if bool((batch["labels"][row] != IGNORE_INDEX)[:LONGEST].any())]
 
 
-# ---------------------------------------------------------------- one answer for a text
+# ---------------------------------------------------------------- classes and numbers
 
 
 def classification_rows(
@@ -49,7 +49,7 @@ def text_sides(example: TaskExample, tokenizer: Any) -> list[Text]:
     return [[tokenizer.decode(part[:LONGEST]) + ("…" if len(part) > LONGEST else "")] for part in parts]
 
 
-# ---------------------------------------------------------------- an answer at some tokens
+# ---------------------------------------------------------------- predictions at some tokens
 
 
 def mask_rows(task: Task, model: Any, batch: TaskBatch, examples: Sequence[TaskExample], tokenizer: Any) -> list[Row]:
@@ -161,7 +161,7 @@ def tokens_of_span(example: TaskExample, start: int, stop: int) -> tuple[int, in
     return (inside[0], inside[-1] + 1) if inside else (0, 0)
 
 
-# ---------------------------------------------------------------- a text for a text
+# ---------------------------------------------------------------- generated texts
 
 
 def generation_rows(

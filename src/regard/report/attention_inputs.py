@@ -65,7 +65,7 @@ def join_notes(*notes: str) -> str:
     return "; ".join(filter(None, notes))
 
 
-# ---------------------------------------------------------------- texts that go on
+# ---------------------------------------------------------------- generated texts
 
 
 def single_text_input(run: LoggedRun, tokenizer: Any, text: str | None, note: str, most: int) -> ShownInput:
@@ -84,7 +84,7 @@ def single_text_input(run: LoggedRun, tokenizer: Any, text: str | None, note: st
     return ShownInput({"ids": torch.tensor([said])}, {"ids": many}, note)
 
 
-# ---------------------------------------------------------------- a text for a text
+# ---------------------------------------------------------------- translations
 
 
 class TranslatedPair(NamedTuple):

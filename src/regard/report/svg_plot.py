@@ -178,7 +178,7 @@ def format_tick(number: float) -> str:
     return f"{number:.3g}" if abs(number) >= 1e-3 or number == 0 else f"{number:.0e}"
 
 
-# ---------------------------------------------------------------- a field
+# ---------------------------------------------------------------- heat map
 
 
 BANDS = 5  # colours of page.css from ramp-0

@@ -63,7 +63,7 @@ def full_precision(model: Any) -> Any:
     return model
 
 
-# ---------------------------------------------------------------- growth
+# ---------------------------------------------------------------- growth with the length
 
 
 def time_exponent(

@@ -191,7 +191,7 @@ def trunk_parameters(run: Path) -> int:
     return sum(weight.numel() for name, weight in names if ".positions." not in name)
 
 
-# ---------------------------------------------------------------- for people, and for scripts
+# ---------------------------------------------------------------- output
 
 
 def format_scaling(found: list[ScalingFamily]) -> str:

@@ -82,7 +82,7 @@ def mean_and_spread(numbers: list[float]) -> MeanSpread | None:
     return MeanSpread(statistics.fmean(numbers), apart, tuple(numbers))
 
 
-# ---------------------------------------------------------------- for people
+# ---------------------------------------------------------------- text output
 
 
 # Column titles, and the cell of a row; columns without any cell are left out.
@@ -150,7 +150,7 @@ def table_notes(rows: list[VariantRow]) -> Iterator[str]:
                 yield f"{each.name} at {int(length):,}: {said}"
 
 
-# ---------------------------------------------------------------- what differs
+# ---------------------------------------------------------------- differing settings
 
 
 def differing_settings(table: StudyPart) -> dict[str, dict[str, str]]:
@@ -179,7 +179,7 @@ def format_differing_settings(table: StudyPart) -> list[str]:
     return ["", "settings that differ", align_columns(list(found), cells, {})] if found else []
 
 
-# ---------------------------------------------------------------- for scripts
+# ---------------------------------------------------------------- files
 
 
 def study_results(compared: StudyRun) -> dict[str, Any]:

@@ -111,7 +111,7 @@ def replace_weights(model: Any, path: str) -> None:
     model.source_folder = found
 
 
-# ---------------------------------------------------------------- which steps there are
+# ---------------------------------------------------------------- saved steps
 
 
 def saved_steps(run: Source, steps: Sequence[int] | None = None) -> list[SavedStep]:

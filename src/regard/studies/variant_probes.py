@@ -74,7 +74,7 @@ def step_memory(recipe: config.Recipe) -> int:
     return sum(held.values()) + peak_tensor_bytes(lambda: next(steps), run.device)
 
 
-# ---------------------------------------------------------------- writing
+# ---------------------------------------------------------------- generation speed
 
 
 def generation_speeds(runs: dict[str, Run]) -> dict[str, float]:
@@ -112,7 +112,7 @@ def generation_prompt(run: Run) -> Prompt | None:
     return read["ids"][:1, : 1 if given else min(BEFORE, run.settings.context // 2)].to(run.device), given
 
 
-# ---------------------------------------------------------------- longer texts
+# ---------------------------------------------------------------- longer contexts
 
 
 def longer_context_losses(run: Run, factors: tuple[int, ...]) -> dict[str, float | str]:

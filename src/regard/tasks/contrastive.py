@@ -116,7 +116,7 @@ class Contrastive(ImageTextTask):
         by_column = F.cross_entropy(factor * told @ all_seen.mT + absent, partner, reduction="sum")
         return {"loss": (by_row + by_column) / 2}  #: S091
 
-    # ---------------------------------------------------------------- how good it is
+    # ---------------------------------------------------------------- evaluation
 
     def answers(self, model: nn.Module, batch: TaskBatch) -> TaskOutputs:
         """The vectors of images and texts, and the class of each image if there are classes."""
@@ -154,7 +154,7 @@ def recall_at(queries: Tensor, among: Tensor, best: int, rows: int = 1024) -> fl
     return right / max(1, len(queries))
 
 
-# ---------------------------------------------------------------- many ranks
+# ---------------------------------------------------------------- several ranks
 
 
 def gather_in_batch(mine: Tensor, match: Tensor, ranks: int = 1) -> Tensor:

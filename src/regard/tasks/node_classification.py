@@ -56,7 +56,7 @@ class NodeClassification(Task):
         return classification_scores(predictions["loss"], labels["loss"], len(self.c.classes))
 
 
-# ---------------------------------------------------------------- what a graph says of its nodes
+# ---------------------------------------------------------------- labels and splits of a graph
 
 
 def node_labels(record: Record, count: int) -> list[str]:

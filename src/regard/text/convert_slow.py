@@ -83,7 +83,7 @@ def convert_openai(read: FileReader, card: TokenizerConfig) -> tokenizers.Tokeni
     return inner
 
 
-# ---------------------------------------------------------------- what stands around
+# ---------------------------------------------------------------- post-processors
 
 
 def with_template(inner: tokenizers.Tokenizer, card: TokenizerConfig, one: str, two: str) -> tokenizers.Tokenizer:

@@ -138,7 +138,7 @@ def charge_result(value: Any) -> Any:
     return value
 
 
-# ---------------------------------------------------------------- what grows
+# ---------------------------------------------------------------- growth limits
 
 
 def check_growth(count: int) -> None:

@@ -214,7 +214,7 @@ class GenerationTag(Extension):
         return list(parser.parse_statements(("name:endgeneration",), drop_needle=True))
 
 
-# ---------------------------------------------------------------- the room
+# ---------------------------------------------------------------- the environment
 
 
 class BudgetTransformer(NodeTransformer):

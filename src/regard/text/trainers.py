@@ -149,7 +149,7 @@ KINDS: dict[str, Callable[[Any, Iterable[str]], tokenizers.Tokenizer]] = {
 }
 
 
-# ---------------------------------------------------------------- what they are made of
+# ---------------------------------------------------------------- components
 
 
 def number_tokens(names: Iterable[str]) -> dict[str, int]:

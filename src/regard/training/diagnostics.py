@@ -94,7 +94,7 @@ class TrainingDiagnostics:
         return now / most if most else 0.0
 
 
-# ---------------------------------------------------------------- a step that is taken back
+# ---------------------------------------------------------------- a step that is undone
 
 
 @contextmanager
@@ -190,7 +190,7 @@ def peak_lr_factor(run: Run) -> float:
     return max(run.schedule(step, (step - 1) / last) for step in asked if step)
 
 
-# ---------------------------------------------------------------- where heads look
+# ---------------------------------------------------------------- attention entropy
 
 
 def attention_entropies(model: nn.Module, batch: Any) -> dict[str, list[float]]:

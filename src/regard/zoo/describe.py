@@ -64,7 +64,7 @@ def lower_first(text: str) -> str:
     return text[0].lower() + text[1:]
 
 
-# ---------------------------------------------------------------- before the trunk and after it
+# ---------------------------------------------------------------- front end and head
 
 
 def describe_front_end(c: Any) -> str:

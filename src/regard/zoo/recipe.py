@@ -134,7 +134,7 @@ def fill_defaults(given: dict[str, Any], changes: dict[str, Any]) -> dict[str, A
     return {**merge_tables(given, changes), "model": whole, "train": train}
 
 
-# ---------------------------------------------------------------- what follows from the rest, in a model's whole table
+# ---------------------------------------------------------------- derived defaults of a model table
 
 
 def front_end_kind(whole: dict[str, Any]) -> str:

@@ -133,7 +133,7 @@ def check_wav(file: IO[bytes], form: tuple[int, int, int, int], length: int, the
     return WavReader(file, rate, channels, length // (channels * bits // 8), file.tell(), bits // 8, code == FLOAT)
 
 
-# ---------------------------------------------------------------- any file
+# ---------------------------------------------------------------- other formats
 
 
 @dataclass(frozen=True)
@@ -251,7 +251,7 @@ def to_mono(samples: Tensor, name: str) -> Tensor:  # (T, channels) -> (T,)
     return mean
 
 
-# ---------------------------------------------------------------- rates
+# ---------------------------------------------------------------- resampling
 
 
 def resample(samples: Tensor, old: int, new: int, name: str = "a sound") -> Tensor:

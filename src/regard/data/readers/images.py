@@ -174,7 +174,7 @@ def scale_to_bytes(values: Tensor, where: str, white: float) -> Tensor:
     return (values.double() * (255 / white)).round().to(torch.uint8)
 
 
-# ---------------------------------------------------------------- and back
+# ---------------------------------------------------------------- writing
 
 
 def save_image(image: Tensor, path: Path) -> None:

@@ -117,7 +117,7 @@ def parse_value(record: Record, name: str) -> float:
     return value
 
 
-# ---------------------------------------------------------------- when
+# ---------------------------------------------------------------- time axis
 
 
 def parse_time_axis(dates: Sequence[str], lines: Sequence[str]) -> tuple[TimeAxis, list[int]]:

@@ -1,1 +1,1 @@
-"""What a run starts from: pretrained weights, word vectors, frozen parameters, LoRA."""
+"""Initialisation of a run: pretrained weights, word vectors, frozen parameters, LoRA."""

@@ -39,7 +39,7 @@ def read_source(path: str | Path) -> read_folder.ModelFolder:
         raise config.DataError(f"train.init_from: {problem}") from None
 
 
-# ---------------------------------------------------------------- what a recipe inherits
+# ---------------------------------------------------------------- settings from the source
 
 
 def inherit_model(

@@ -103,7 +103,7 @@ def describe_match(found: VectorMatch) -> str:
     return f"vectors from {found.path}: for {found.count:,} of {found.of:,} tokens{rest}"
 
 
-# ---------------------------------------------------------------- reading
+# ---------------------------------------------------------------- file formats
 
 
 def read_vectors(path: str | Path, wanted: set[str], dim: int) -> dict[str, Tensor]:

@@ -74,7 +74,7 @@ class ProcessRanks:
             return mine, True
         return take_rows(batch, FIRST_ROW), False
 
-    # ---------------------------------------------------------------- numbers
+    # ---------------------------------------------------------------- reductions
 
     def mean(self, tensor: Tensor) -> Tensor:
         return self.sum(tensor) / self.size if self.size > 1 else tensor
