@@ -241,7 +241,7 @@ def test_a_model_that_sees_the_answer_is_not_asked(say, desk):
     model.save(desk / "seer")
     told = say("evaluate", "seer", "text.txt", "task.kind=next_token")
 
-    assert (told.code, told.out, told.err.count("\n")) == (2, "", 1) and "left to right" in told.err
+    assert (told.code, told.out, told.err.count("\n")) == (2, "", 1) and "autoregressive" in told.err
 
 
 def test_a_run_that_kept_no_text_says_so(say, desk):
