@@ -12,6 +12,7 @@ from regard import config as C
 from regard import lens
 from regard.config.errors import ConfigError, DataError
 from regard.core.hooks import looking
+from regard.core.model import Trunk
 from regard.inference.model import Model
 from regard.lens.patching.logit_metrics import bind_metric, run_metric
 from regard.lens.patching.patched_runs import PatchedRuns, record_activations, replace_where
@@ -159,6 +160,49 @@ def test_running_later_blocks_alone_is_running_all_of_them():
     assert runs.first_block("trunk.1.attn.out") == 1
     assert torch.equal(runs.measure(11, lambda rows: edits, 1), runs.measure(11, lambda rows: edits, 0))
     assert torch.equal(found[-1], found[-2])
+
+
+# ---------------------------------------------------------------- runs that begin at a later position
+
+LATE = ["decoder", "windowed decoder", "attention only", "grouped", "relative", "shaw"]
+
+
+@pytest.mark.parametrize("name", PATCHABLE)
+def test_only_causal_models_of_plain_tokens_begin_at_a_later_position(name):
+    model, clean, _ = pair(name)
+
+    assert (PatchedRuns(model, clean, bind_metric(model, clean, METRIC)).keys is not None) == (name in LATE)
+
+
+@pytest.mark.parametrize("name", LATE)
+def test_runs_from_the_patched_position_on_are_whole_runs(name, monkeypatch):
+    model, clean, corrupted = pair(name, torch.float64)
+    parts = [part for part in EVERY if part != "mlp" or name != "attention only"]
+    late = lens.patch_activations(model, clean, corrupted, metric=METRIC, parts=parts, batch_tokens=200)
+    monkeypatch.setattr(PatchedRuns, "keys", None)
+    whole = lens.patch_activations(model, clean, corrupted, metric=METRIC, parts=parts)
+
+    for ours, theirs in zip(late.grids, whole.grids, strict=True):
+        assert_close(ours.raw, theirs.raw, atol=1e-12, rtol=0)
+
+
+def test_tokens_before_a_patch_are_not_run_again(monkeypatch):
+    model, clean, corrupted = pair("decoder")
+    ran, run_all = [], Trunk.stem
+    monkeypatch.setattr(Trunk, "stem", lambda self, tokens: ran.append(tokens.order) or run_all(self, tokens))
+    result = lens.patch_activations(model, clean, corrupted, metric=METRIC, parts=("mlp",), batch_tokens=1)
+    patches, tokens = result.grid("mlp").raw.shape
+    alone = [order[0].tolist() for order in ran[-patches * tokens :]]
+
+    assert alone == 2 * [list(range(start, tokens)) for start in range(tokens)]
+
+
+def test_a_patch_after_the_position_that_is_asked_changes_nothing():
+    model, clean, corrupted = pair("decoder", torch.float64)
+    result = lens.patch_activations(model, clean, corrupted, metric=lens.logit_difference(1, 2, at=4), parts=EVERY)
+    for part in ("residual", "attn", "mlp", "head_positions"):
+        assert float(result.change(part)[:, 5:].abs().max()) < 1e-12
+        assert float(result.change(part)[:, :5].abs().max()) > 1e-3
 
 
 @pytest.mark.parametrize("name", ["decoder", "t5", "vit"])

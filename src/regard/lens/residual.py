@@ -137,10 +137,18 @@ class Unembedding:
 
     def outputs(self, x: Tensor, ids: list[int]) -> Tensor:  # (B, n, D) -> (B, n, ids)
         """The logits of these words or classes; the vectors have had the final norm. An LM head makes no others."""
-        if not isinstance(self.head, LMHead):
+        factors = self.factors(x, final=False)
+        if factors is None:
             return self(x, final=False)[..., ids]
+        return F.linear(factors.x, factors.weight[ids], None if factors.bias is None else factors.bias[ids])
+
+    def factors(self, x: Tensor, final: bool = True) -> DeferredLogits | None:
+        """The factors of the logits over words; None where the head makes other ones."""
+        if not isinstance(self.head, LMHead):
+            return None
+        x = x if not final or self.trunk.final_norm is None else self.trunk.final_norm(x)
         kind = self.model.autocast()
         with torch.autocast(x.device.type, kind, enabled=kind is not None):
-            factors = self.head(self.tokens.with_vectors(x), deferred=True)
-        assert isinstance(factors, DeferredLogits)
-        return F.linear(factors.x, factors.weight[ids], None if factors.bias is None else factors.bias[ids])
+            found = self.head(self.tokens.with_vectors(x), deferred=True)
+        assert isinstance(found, DeferredLogits)
+        return found

@@ -28,6 +28,7 @@ from regard.lens.residual import find_trunk
 from regard.lens.result import LensResult, Picture, Table, Value
 
 Direction = Literal["denoise", "noise"]
+LATER = 8  # a batch of patches that begin at one position is so much smaller: positions in between are run for nothing
 MOST_ROWS = 20  # of a printed table
 
 
@@ -160,10 +161,16 @@ def metric_ends(model: Any, given: Prompt, metric: BoundMetric, own: float, dire
 def patch_places(runs: PatchedRuns, target: PatchTarget, values: dict[str, Tensor]) -> Tensor:  # (patches,)
     """The metric with each patch of one address."""
     value, address = values[target.address], target.address
-    found = runs.measure(
-        target.count, lambda rows: {address: replace_where(value, target.where(rows))}, runs.first_block(address)
-    )
-    return found.mean(1)
+    first, count = runs.first_block(address), value.shape[-2]
+    if not address.startswith("trunk.") or target.shape[-1] != count or count == 1 or runs.keys is None:
+        edits = lambda rows: {address: replace_where(value, target.where(rows))}  # noqa: E731
+        return runs.measure(target.count, edits, first).mean(1)
+    found = value.new_empty(target.count, dtype=torch.float64)
+    for start, group in target.position_groups(runs.batch_tokens // (LATER * len(value))):
+        for cells in group.split(max(1, runs.batch_tokens // (len(value) * (count - start)))):
+            edit = replace_where(value[..., start:, :], target.where(cells, value.device)[..., start:])
+            found[cells.to(found.device)] = runs.measure_from(start, len(cells), {address: edit}, first).mean(1)
+    return found
 
 
 def stack_grid(part: str, targets: list[PatchTarget], values: list[Tensor]) -> PatchGrid:

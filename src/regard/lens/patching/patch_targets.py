@@ -9,7 +9,7 @@ The places of an encoder come before those of its decoder.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,12 +38,21 @@ class PatchTarget:
     def count(self) -> int:
         return math.prod(self.shape)
 
-    def where(self, rows: slice, device: torch.device | None = None) -> Tensor:  # (R, N), (R, H, 1) or (R, H, N)
-        """True for what each of these patches replaces."""
-        each = torch.arange(rows.start, rows.stop, device=device)
+    def where(self, rows: slice | Tensor, device: torch.device | None = None) -> Tensor:
+        """True for what each of these patches replaces: (R, N), (R, H, 1) or (R, H, N)."""
+        each = torch.arange(rows.start, rows.stop, device=device) if isinstance(rows, slice) else rows.to(device)
         cells = torch.arange(self.count, device=device).unflatten(0, self.shape)
         found: Tensor = cells == each.view(-1, *(1 for _ in self.shape))
         return found
+
+    def position_groups(self, tokens: int) -> Iterator[tuple[int, Tensor]]:
+        """The patches by position: where a group begins, and its patches; as many as read so many tokens from there."""
+        cells = torch.arange(self.count).view(-1, self.shape[-1])
+        start, count = 0, cells.shape[1]
+        while start < count:
+            stop = start + max(1, tokens // (len(cells) * (count - start)))
+            yield start, cells[:, start:stop].T.flatten()
+            start = stop
 
 
 def patch_targets(model: Any, prompt: Prompt, parts: Sequence[str]) -> dict[str, list[PatchTarget]]:

@@ -5,11 +5,14 @@
     runs.measure(len(where), lambda rows: {address: replace_where(value, where[rows])}, first=3)     (patches, B)
 
 The prompt is repeated along the batch. Blocks before `first` are not run again: nothing there has changed, so the
-stream of the unpatched run enters it. Letters: R replacements (rows of a batch for each row of the prompt).
+stream of the unpatched run enters it; and of a causal model the tokens before `start`, whose keys and values are kept.
+Letters: R replacements (rows of a batch for each row of the prompt).
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -18,6 +21,7 @@ from torch import Tensor
 from regard.core.hooks import HookEdit, looking
 from regard.core.model import BlockCall, BlockRunner, Trunk
 from regard.lens.attention_maps import evaluation_mode, unwrap_model
+from regard.lens.patching.later_positions import RecordedKeys, record_keys
 from regard.lens.patching.logit_metrics import BoundMetric, answering_head, run_metric
 from regard.lens.prompt import Prompt
 from regard.models.heads import can_defer_logits
@@ -54,7 +58,14 @@ class PatchedRuns:
             with looking(self.model, "trunk.embed", *streams) as seen:
                 self.value = run_metric(self.model, prompt, metric).double()
             self.streams = [seen[name].detach() for name in ("trunk.embed", *streams)]
-        self.most = self.rows_at_once(batch_tokens)
+        self.most, self.batch_tokens = self.rows_at_once(batch_tokens), batch_tokens
+        self.same_edits = edits is None
+
+    @cached_property
+    def keys(self) -> RecordedKeys | None:
+        """Keys and values of the unpatched run, where runs may begin at a later position."""
+        late = self.resumes and self.same_edits and self.metric.at is not None
+        return record_keys(self.model, self.prompt) if late else None
 
     @property
     def resumes(self) -> bool:
@@ -85,10 +96,30 @@ class PatchedRuns:
             with evaluation_mode(self.model), edited(self.model, self.edits(rows)), edited(self.model, edits(rows)):
                 value = run_metric(self.model, self.prompt.repeat(size), self.metric, **how)
             found.append(value.double().unflatten(0, (-1, size)).mT)
-            self.done += size
-            if self.progress is not None:
-                self.progress(self.done, max(self.total, self.done))
+            self.count_done(size)
         return torch.cat(found)
+
+    @torch.no_grad()
+    def measure_from(self, start: int, size: int, edits: Mapping[str, HookEdit], first: int = 0) -> Tensor:  # (size, B)
+        """The metric of `size` runs of the tokens from `start` on, in one batch; `edits` are of these tokens."""
+        at = self.metric.at
+        assert at is not None and self.keys is not None
+        self.count_done(size)
+        if at < start:  # no token before a patch sees it
+            return self.value.expand(size, -1)
+        how: dict[str, Any] = {"cache": self.keys.cache(self.model, size, start)}
+        if first:
+            how["runner"] = LaterBlocks(first, self.streams[first][:, start:].repeat_interleave(size, 0))
+        rest = replace(self.prompt, first=self.prompt.first[:, start:]).repeat(size)
+        with evaluation_mode(self.model), edited(self.model, edits):
+            value = run_metric(self.model, rest, replace(self.metric, at=at - start), **how)
+        found: Tensor = value.double().unflatten(0, (-1, size)).mT
+        return found
+
+    def count_done(self, size: int) -> None:
+        self.done += size
+        if self.progress is not None:
+            self.progress(self.done, max(self.total, self.done))
 
     def first_block(self, *addresses: str) -> int:
         """The first block of the trunk that a replacement at these addresses changes; 0 where all must run again."""

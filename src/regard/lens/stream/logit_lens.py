@@ -12,6 +12,7 @@ model knows there: early vectors may be written in another basis, and the answer
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from math import log
 from typing import Any
 
@@ -147,7 +148,7 @@ def read_places(
     for part in position_slices(decode, TABLE):
         final = model_log_probs(run, part)
         tables = decode_places(decode, run, places[:-1], lens, part)
-        found = [describe_prediction(here, final, *wanted) for here in (*tables, final)]
+        found = [describe_prediction(here, final, *wanted) for here in chain(tables, [final])]
         parts.append({name: torch.stack([each[name] for each in found]) for name in found[0]})
     return {name: torch.cat([each[name] for each in parts], 2).cpu() for name in parts[0]}
 
@@ -156,12 +157,24 @@ def decode_places(
     decode: Unembedding, run: Recording, places: list[Place], lens: TunedLens | None, part: slice
 ) -> Iterator[Tensor]:
     """Log-probabilities (B, n, V) at some positions of each place; several places in one matrix product."""
-    together = 1 if decode.pools else TOGETHER
+    together, buffer = 1 if decode.pools else TOGETHER, list[Tensor]()
     for start in range(0, len(places), together):
         some = [(place.name, run.seen[place.address][:, part]) for place in places[start : start + together]]
         x = torch.cat([vectors if lens is None else lens.translate(name, vectors) for name, vectors in some])
-        for logits in decode(x).chunk(len(some)):
+        for logits in decode_into(buffer, decode, x).chunk(len(some)):
             yield log_probabilities(logits)
+
+
+def decode_into(buffer: list[Tensor], decode: Unembedding, x: Tensor) -> Tensor:  # (B, n, V)
+    """Logits over words in a table that is written again and again: it is large, and new memory is slow."""
+    factors = decode.factors(x)
+    if factors is None:
+        return decode(x)
+    rows = factors.x.flatten(0, 1)
+    if not buffer or len(buffer[0]) < len(rows):
+        buffer[:] = [rows.new_empty(len(rows), len(factors.weight))]
+    logits: Tensor = torch.mm(rows, factors.weight.mT, out=buffer[0][: len(rows)]).unflatten(0, x.shape[:2])
+    return logits if factors.bias is None else logits.add_(factors.bias)
 
 
 def describe_prediction(here: Tensor, final: Tensor, top_k: int, watch: list[int]) -> dict[str, Tensor]:
