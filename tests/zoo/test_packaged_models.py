@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from movie_reviews import cut_in_pieces, read_reviews, write_table
+from sizes import in_full
 
 import regard
 from regard.data.records import BadRecordPolicy
@@ -62,3 +64,45 @@ def test_classify_names_a_digit_of_a_file_offline_and_from_any_folder(tmp_path):
     assert done.returncode == 0, done.stderr
     [answer] = json.loads(done.stdout)["answers"]
     assert list(answer["classes"]) == ["9"]
+
+
+@pytest.fixture(scope="module")
+def reviews(tmp_path_factory):
+    table = tmp_path_factory.mktemp("reviews") / "reviews.test.tsv"
+    write_table(table, read_reviews("movie-reviews:test").values())
+    return str(table)
+
+
+def test_sentiment_tells_a_fantastic_course_from_a_terrible_one():
+    good, bad = regard.load("sentiment").classify(["This course is fantastic", "This course is terrible"])
+
+    assert good["positive"] > 0.9 and bad["negative"] > 0.9
+
+
+def test_the_limits_on_the_card_of_sentiment_are_there():
+    bad, rain = regard.load("sentiment").classify(["The film was not bad.", "It is raining."])
+
+    assert bad["negative"] > 0.5 and round(rain["positive"], 3) == card_figure("sentiment", "positive with")
+
+
+def test_sentiment_is_right_on_most_of_twenty_reviews(reviews):
+    assert regard.evaluate("sentiment", reviews, limit=20, notice=[].append).scores["accuracy"] >= 0.7
+
+
+@in_full
+@pytest.mark.slow
+def test_the_accuracy_of_sentiment_is_the_one_on_its_card(reviews):
+    with pytest.warns(UserWarning, match="10 of 200 rows were too long"):
+        found = regard.evaluate("sentiment", reviews)
+    accuracy = f"accuracy {found.scores['accuracy']:.4f}"
+
+    assert packaged_card("sentiment")["figure"] == f"{accuracy} on `movie-reviews:test`, 200 reviews"
+
+
+def test_pieces_of_a_review_are_all_of_it_in_order_and_have_its_label():
+    rows = [("positive", " ".join(map(str, range(200)))), ("negative", "short")]
+    first, *_ = pieces = cut_in_pieces(rows, 64)
+
+    assert [label for label, _ in pieces] == ["positive"] * 3 + ["negative"]
+    assert " ".join(text for _, text in pieces) == " ".join(text for _, text in rows)
+    assert 64 <= len(first[1].split()) <= 68
