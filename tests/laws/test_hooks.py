@@ -116,6 +116,7 @@ def test_watching_a_training_step_changes_no_bit_of_the_gradients(kernel):
 
 
 @kernels
+@pytest.mark.spec("S149")
 @torch.no_grad()
 def test_the_pattern_is_the_softmax_of_the_kernel_s_own_queries_and_keys(kernel):
     one, given = case(kernel)

@@ -83,6 +83,7 @@ def test_without_noise_there_is_nothing_to_restore():
     assert all(float(trace.error(part).abs().max()) < 1e-12 for part in ("residual", "attn", "mlp"))
 
 
+@pytest.mark.spec("S154")
 def test_the_embedding_of_the_subject_restores_everything_and_what_is_before_it_nothing():
     model, prompt = single("decoder")
     trace = lens.causal_trace(model, prompt, subject=[4], metric=METRIC, noise=NOISE)

@@ -1,13 +1,16 @@
 """What heads do in a model of any shape: a role is found where it was planted, and asked where it means something."""
 
+import json
 import math
 from dataclasses import replace
 
 import pytest
 import torch
 from core.builders import model, padded
-from lens.small_models import SHAPES, SOURCE, VOCAB, B, Shape
+from lens.small_models import SHAPES, SOURCE, VOCAB, B, Shape, translator
+from parity.tolerance import randomise
 from torch import Tensor
+from torch.testing import assert_close
 
 import regard
 from regard import config as C
@@ -180,6 +183,42 @@ def test_every_shape_has_its_heads_by_the_walk_of_the_model(shape: Shape):
     assert {f"{head.where}.pattern" for head in found} <= set(model.addresses())
     assert all(0 <= head.relative <= 1.0001 and 0 <= head.entropy < math.log2(40) for head in found)
     assert all((head.distance is None) == head.where.endswith("cross") for head in found)
+
+
+@pytest.mark.spec("S149")
+@pytest.mark.parametrize("kernel", ["fused", "tiled_flash", "auto"])
+def test_one_call_has_all_maps_of_every_kernel_as_the_reference_makes_them(kernel):
+    def maps(name):
+        made = translator({"attention": C.Attention(heads=3, kernel=name)}, attention=C.Attention(heads=3, kernel=name))
+        torch.manual_seed(3)
+        whole = made().eval()
+        randomise(whole)
+        return lens.attention_views(whole, torch.arange(1, 8)[None], source=torch.arange(2, 7)[None])
+
+    fused, eager = maps(kernel), maps("reference")
+
+    assert [view.where for view in fused] == list(SHAPES["translator"].places)  # self and across, all layers
+    for ours, theirs in zip(fused, eager, strict=True):
+        assert_close(ours.pattern, theirs.pattern, atol=1e-5, rtol=0)
+
+
+@pytest.mark.spec("S149", "S183")
+def test_the_maps_of_a_trained_model_are_exported_as_a_picture_and_as_numbers(tmp_path):
+    trained = regard.load("en-fr")
+    prompt = lens.read_prompt(trained, "Le chat", source="The cat is black.")
+    view = next(each for each in lens.attention_views(trained, prompt.first, **prompt.given)
+                if each.where == "trunk.1.cross")  # fmt: skip
+    view.plot(str(tmp_path / "map.png"))
+    view.plot(str(tmp_path / "map.json"))
+    rows = json.loads((tmp_path / "map.json").read_text())["rows"]
+    weights = torch.tensor([row["attention"] for row in rows]).view(view.pattern[0].shape)
+
+    assert (tmp_path / "map.png").read_bytes().startswith(b"\x89PNG")
+    assert torch.equal(weights, view.pattern[0])
+    assert torch.equal(view.picture().values, view.pattern[0].mean(0))
+    assert torch.equal(view.picture(2).values, view.pattern[0, 2])
+    with pytest.raises(C.ConfigError, match="trunk.1.cross has 4 heads, and 4 was asked for"):
+        view.picture(4)
 
 
 @pytest.mark.parametrize("name", WANTED)

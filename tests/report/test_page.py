@@ -102,6 +102,7 @@ def test_the_page_says_how_to_make_the_run_again(page):
     assert C.to_toml(recipe(text.train_tokenizer(C.CharTokenizer(), [SAID]))) in words
 
 
+@pytest.mark.spec("S149", "S183")
 def test_attention_maps_survive_their_packing(tmp_path):
     run, model, tokenizer = whole_run(tmp_path, sentence="hear me speak")
     data = data_in(report.write_report(run, model, tokenizer).read_text(encoding="utf8"))

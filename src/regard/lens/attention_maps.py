@@ -25,6 +25,7 @@ from regard.core.model import Trunk
 from regard.core.tokens import Tokens
 from regard.inputs.image import PatchEmbedding
 from regard.inputs.text import TextEmbedding
+from regard.lens.result import LensResult, Picture, Table
 from regard.models.heads import can_defer_logits
 from regard.models.recurrent import RecurrentStack
 
@@ -41,8 +42,12 @@ class TrunkInput:
 
 
 @dataclass(frozen=True, eq=False)
-class AttentionView:
-    """One attention at work. `marks` (B, K) are delimiters among the keys; `causal`: no query sees later keys."""
+class AttentionView(LensResult):
+    """One attention at work. `marks` (B, K) are delimiters among the keys; `causal`: no query sees later keys.
+
+    `view.plot("map.png")` draws it and `view.to_json()` has every weight, both of the first row; `picture(head)` is one
+    head, the mean of all heads unless said.
+    """
 
     where: str
     pattern: Tensor  # (B, H, Q, K), rows sum to one
@@ -51,6 +56,25 @@ class AttentionView:
     k: TrunkInput
     causal: bool = False
     marks: Tensor | None = None
+
+    def table(self) -> Table:
+        rows = tuple(
+            (head, query, key, weight)
+            for head, maps in enumerate(self.pattern[0].tolist())
+            for query, weights in enumerate(maps)
+            for key, weight in enumerate(weights)
+            if self.visible[0, query, key]
+        )
+        return Table(f"Where does {self.where} look?", ("head", "query", "key", "attention"), rows)
+
+    def picture(self, head: int | None = None) -> Picture:
+        heads = self.pattern.shape[1]
+        if head is not None and not 0 <= head < heads:
+            raise config.ConfigError(f"head: {self.where} has {heads} heads, and {head} was asked for")
+        values = self.pattern[0].mean(0) if head is None else self.pattern[0, head]
+        title = f"Where does {self.where} look ({f'mean of {heads} heads' if head is None else f'head {head}'})?"
+        rows, columns = (list(map(str, range(count))) for count in values.shape)
+        return Picture("grid", title, values, rows, columns, "attention")
 
     @property
     def own(self) -> bool:
