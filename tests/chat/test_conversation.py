@@ -364,7 +364,7 @@ def test_again_is_another_answer_to_the_same_message(talk):
 
 @pytest.mark.parametrize("what", ["undo", "regenerate"])
 def test_nothing_can_be_taken_back_before_something_was_said(talk, what):
-    with pytest.raises(ConfigError, match="nothing was said"):
+    with pytest.raises(ConfigError, match="the conversation is empty"):
         getattr(talk(), what)()
 
 

@@ -102,7 +102,7 @@ def test_again_undo_and_clear(say, desk, place):
     told = say("chat", place, "--temperature", 3, "--seed", 1, "--max-new-tokens", 9, stdin=lines)
 
     assert told.code == 0 and len(set(told.out.splitlines())) == 3
-    assert "taken back: Hello" in told.err
+    assert "removed: Hello" in told.err
     assert json.loads((desk / "talk.json").read_text())["messages"] == []
 
 
@@ -132,9 +132,9 @@ def test_a_template_of_your_own_is_used(say, desk, place, other):
     (b"/set temperture 1\n", 2, ["did you mean 'temperature'?"]),
     (b"/set temperture\n", 2, ["did you mean 'temperature'?"]),
     (b"/seed -3\n", 2, ["seed"]),
-    (b"/undo\n", 2, ["nothing was said yet"]),
-    (b"/again\n", 2, ["nothing was said yet"]),
-    (b"/clear all\n", 2, ["/clear", "takes nothing", "all"]),
+    (b"/undo\n", 2, ["the conversation is empty"]),
+    (b"/again\n", 2, ["the conversation is empty"]),
+    (b"/clear all\n", 2, ["/clear", "takes no argument", "all"]),
     (b"/save\n", 2, ["/save talk.json"]),
     (b"/save no/where.json\n", 3, ["no/where.json", "no such file or folder"]),
     (b"/save recipe.toml\n", 3, ["recipe.toml", "no conversation"]),

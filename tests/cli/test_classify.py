@@ -147,7 +147,7 @@ def test_a_model_of_numbers_gives_a_number(regard):
     (["images"], 2, "-: images reads no text; name files, such as A.png"),
     (["images", "nothere.png"], 3, "nothere.png: no such file or folder"),
     (["images", "said.jsonl"], 3, "said.jsonl:1: no column 'pixels'"),
-    (["images", "a.png", "--top-k", "0"], 2, "--top-k: 0 leaves nothing to tell"),
+    (["images", "a.png", "--top-k", "0"], 2, "--top-k: 0 returns no class"),
     (["texts", "nothere.jsonl"], 3, "nothere.jsonl: no such file"),
     (["nothere", "a.png"], 3, "nothere: no such folder"),
     (["images", "broken.png"], 3, "broken.png"),

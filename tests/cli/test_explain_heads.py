@@ -150,7 +150,7 @@ def test_a_model_that_sees_ahead_has_roles_and_no_loss(say, desk):
     (["model", "--heads", "--text", "far.txt"], 3, "far.txt: 'é' (character 0, line 1) is not in the vocabulary"),
     (["model", "model.dim=3", "--heads"], 2, "model.dim=3: the settings of a trained model are fixed; leave it out"),
     (["model", "--text", "text.txt"], 2, "--text text.txt: is what heads are read on; add --heads"),
-    (["deaf", "--heads", "--text", "text.txt"], 3, "deaf: no tokenizer.json to read a text with"),
+    (["deaf", "--heads", "--text", "text.txt"], 3, "deaf: no tokenizer.json; put"),
     (["images", "--heads", "--text", "text.txt"], 2, "images: --heads reads a text, and this model reads images"),
 ], ids=lambda given: " ".join(given) if isinstance(given, list) else "")  # fmt: skip
 def test_a_mistake_is_one_sentence(say, checkpoint, desk, words, code, why):

@@ -77,16 +77,16 @@ def test_pictures_of_texts_are_laid_on_one_sheet(say, place):
 
 
 @pytest.mark.parametrize("words, code, sentence", [
-    (("caption", "caption", "none.png"), 3, "none.png: no such file; name a picture"),
-    (("caption", "towers", "0.png"), 2, "write nothing; ask them match"),
-    (("caption", "draw", "0.png"), 2, "this model sees nothing to write about"),
+    (("caption", "caption", "none.png"), 3, "none.png: no such file; name an image"),
+    (("caption", "towers", "0.png"), 2, "generates nothing; use match"),
+    (("caption", "draw", "0.png"), 2, "this model takes no images"),
     (("caption", "caption", "0.png", "--num-beams", "0"), 2, "--num-beams: 0 is less than 1"),
     (("match", "caption", "0.png", "--text", "a dog"), 2, "one model, and two towers compare pictures with texts"),
     (("match", "towers", "0.png", "--text", "a zebra crossing the road"), 3,
      "character 2 of the text, 'z' (U+007A), is not in the vocabulary; train the tokenizer on text that has it"),
-    (("draw", "towers", "--text", "a dog", "--out", "x.png"), 2, "write nothing; ask them match"),
+    (("draw", "towers", "--text", "a dog", "--out", "x.png"), 2, "generates nothing; use match"),
     (("draw", "draw", "--text", "a dog a dog a dog", "--out", "x.png"), 3, "expected 1 to 13"),
-    (("generate", "towers", "a"), 2, "write nothing; ask them match"),
+    (("generate", "towers", "a"), 2, "generates nothing; use match"),
 ])  # fmt: skip
 def test_a_mistake_is_one_sentence(say, place, monkeypatch, words, code, sentence):
     pytest.importorskip("PIL")

@@ -170,12 +170,12 @@ def test_vectors_of_sounds_and_graphs_are_taken_in_the_same_forms(shelf, monkeyp
 
 WRONG = {
     "one alone": ("texts", "a cat", {}, C.ConfigError, r"inputs: 'a cat' is one alone; give a list"),
-    "no class": ("texts", ["a"], {"top_k": 0}, C.ConfigError, "top_k: 0 leaves nothing to tell"),
+    "no class": ("texts", ["a"], {"top_k": 0}, C.ConfigError, "top_k: 0 returns no class"),
     "a picture to read": ("texts", ["a", torch.zeros(3)], {}, C.DataError, "text 2: Tensor is no text"),
     "nothing to read": ("texts", ["a", " "], {}, C.DataError, "text 2: ' ' is empty; give it some words"),
     "no second text": ("pairs", ["a"], {}, C.DataError, "text: this model was trained on pairs of texts; give the sec"),
     "too few": ("pairs", ["a", "b"], {"pairs": ["b"]}, C.ConfigError, "pairs: 1 texts for 2 of inputs"),
-    "pairs of images": ("colours", ["a.png"], {"pairs": ["b"]}, C.ConfigError, "reads 'patches' and no texts"),
+    "pairs of images": ("colours", ["a.png"], {"pairs": ["b"]}, C.ConfigError, "takes 'patches' and no texts"),
     "no file": ("colours", ["none.png"], {}, C.DataError, "none.png: no such file"),
     "no image": ("colours", [torch.zeros(2, 2, 2, 2)], {}, C.DataError, r"image 1: .*an array of \(2, 2, 2, 2\)"),
     "no columns": ("graphs", [{"node": 1}], {}, C.DataError, "record 1: node is no graph"),

@@ -142,7 +142,7 @@ MISTAKES = {
     ),
     "no file": (["--file", "nowhere.txt", "--model", "translator"], 3, "nowhere.txt: there is no such file"),
     "no folder": (["a", "--model", "nowhere"], 3, "nowhere: no such folder"),
-    "no encoder": (["a", "--model", "model"], 2, "model: this model has no encoder to read a text with"),
+    "no encoder": (["a", "--model", "model"], 2, "model: this model has no encoder"),
 }
 
 

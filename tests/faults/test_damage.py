@@ -104,7 +104,7 @@ def test_where_no_checkpoint_is_whole_that_is_one_sentence(desk, run):
         path.write_bytes(flipped(path.read_bytes(), random.Random(4)))
     end = desk.resume(run)
 
-    assert end.code == 3 and "no checkpoint is whole" in end.sentence and "model.safetensors" in end.sentence
+    assert end.code == 3 and "all checkpoints are damaged" in end.sentence and "model.safetensors" in end.sentence
     assert (run / "log.jsonl").read_bytes() == log and len(locate.list_checkpoints(run)) == 2
 
 

@@ -235,7 +235,7 @@ def test_a_save_never_replaces_what_is_not_a_save(tmp_path):
     (tmp_path / "out/MANIFEST.json").write_text("{")
     with pytest.raises(DataError, match="holds MANIFEST.json.*choose another folder"):
         write_folder.save_model(tmp_path / "out", model(nobodys()))
-    with pytest.raises(DataError, match="a file stands there"):
+    with pytest.raises(DataError, match="a file exists there"):
         write_folder.save_model(tmp_path / "notes.txt", model(nobodys()))
     assert (tmp_path / "notes.txt").read_text() == (tmp_path / "out/notes.txt").read_text() == "years of work"
 

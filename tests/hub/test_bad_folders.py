@@ -80,7 +80,7 @@ MISTAKES = {
     ),
     "a run of damaged checkpoints": (
         lambda at: cut(at / "run/checkpoints/step-000007/config.json", 99) or at / "run",
-        ["no checkpoint is whole", "step-000007/config.json", "99 bytes"],
+        ["all checkpoints are damaged", "step-000007/config.json", "99 bytes"],
     ),
     "no config": (lambda at: (at / "gpt2/config.json").unlink() or at / "gpt2", ["gpt2", "expected config.json"]),
     "broken JSON": (lambda at: cut(at / "gpt2/config.json", 50) or at / "gpt2", ["config.json", "not valid JSON"]),

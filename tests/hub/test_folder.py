@@ -163,7 +163,7 @@ def test_a_folder_changed_by_others_is_read_in_their_words(tmp_path):
     theirs.save_pretrained(tmp_path / "changed")
     assert "regard" in json.loads((tmp_path / "changed/config.json").read_text())  # and now it is wrong
 
-    with pytest.warns(UserWarning, match="changed after it was written"):
+    with pytest.warns(UserWarning, match="changed after it was saved"):
         ours = opened(tmp_path / "changed")
     assert ours.c.embed.vocab == V + 4
     assert_near(ours(IDS), theirs(IDS).logits)

@@ -327,7 +327,7 @@ def test_of_many_that_are_not_finite_the_first_in_the_file_is_named(saved):
     first = next(iter(folder_headers(saved)))
 
     for _ in range(5):
-        with pytest.raises(DataError, match=f"{first} holds numbers"):
+        with pytest.raises(DataError, match=f"{first} has values"):
             regard.load(saved, device="cpu")
 
 
@@ -335,7 +335,7 @@ def test_a_number_that_the_asked_type_cannot_hold_is_refused(saved):
     retensor(saved, lambda tensors: tensors["transformer.ln_f.bias"].fill_(1e5))
 
     regard.load(saved, device="cpu", dtype="bf16")
-    with pytest.raises(DataError, match="ln_f.bias holds numbers that are not finite as float16"):
+    with pytest.raises(DataError, match="ln_f.bias has values that are not finite as float16"):
         regard.load(saved, device="cpu", dtype="fp16")
 
 

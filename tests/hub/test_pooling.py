@@ -67,7 +67,7 @@ MISTAKES = {
     "no place": (dict(said=mode()), ["1_Pooling/config.json", "no way", "mean, cls, max, last"]),
     "another way": (dict(said=mode(pooling_mode_weightedmean_tokens=True)), ["weightedmean", "mean, cls, max, last"]),
     "no truth": (dict(said=mode(pooling_mode_cls_token="yes")), ["pooling_mode_cls_token", "true or false"]),
-    "a step more": (dict(steps=[*STEPS[:2], "Dense", "Normalize"]), ["modules.json", "Dense", "known is"]),
+    "a step more": (dict(steps=[*STEPS[:2], "Dense", "Normalize"]), ["modules.json", "Dense", "expected Transformer"]),
     "no length": (dict(lengths={"sentence_bert_config.json": {"max_seq_length": -1}}), ["max_seq_length", "-1"]),
     "small letters": (
         dict(lengths={"sentence_roberta_config.json": {"do_lower_case": True}}),

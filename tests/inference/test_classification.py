@@ -91,7 +91,7 @@ def test_labels_that_nobody_named_have_numbers_and_none_is_there_twice(tmp_path)
 def test_who_tells_no_classes_is_refused(kind, tmp_path):
     _, _, folder = bert(kind, tmp_path / "m")
 
-    with pytest.raises(config.ConfigError, match="tells no classes"):
+    with pytest.raises(config.ConfigError, match="has no classification head"):
         regard.load(folder, device="cpu").classify(["a cat"])
 
 

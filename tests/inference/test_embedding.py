@@ -153,7 +153,7 @@ def test_what_cannot_be_read_is_one_sentence(tmp_path):
     with pytest.raises(config.DataError, match="text 2: ' ' is empty; give it some words"):
         ours.embeddings(["a", " "])
     ours.tokenizer = None
-    with pytest.raises(config.DataError, match="no tokenizer to read a text with"):
+    with pytest.raises(config.DataError, match="this model has no tokenizer"):
         ours.embeddings(["a"])
     assert ours.embeddings([]).shape == (0, 0)
 

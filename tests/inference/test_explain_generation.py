@@ -133,7 +133,7 @@ def test_an_explanation_is_plain_data(one, how):
 
 
 def test_guesses_ahead_have_no_explanation(one):
-    with pytest.raises(C.ConfigError, match="^prompt_lookup: guesses ahead change how soon"):
+    with pytest.raises(C.ConfigError, match="^prompt_lookup: speculative decoding changes the speed"):
         one.explain_generation("abc", max_new_tokens=4, prompt_lookup=2)
 
 

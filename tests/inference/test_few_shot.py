@@ -107,22 +107,22 @@ def test_a_form_that_means_nothing_is_refused(form, said):
 
 
 def test_marks_that_do_not_part_examples_are_refused():
-    with pytest.raises(C.ConfigError, match="separator: nothing parts"):
+    with pytest.raises(C.ConfigError, match="separator: it is empty"):
         PromptTemplate("{text} {label}", "")
-    with pytest.raises(C.ConfigError, match=r"separator: '\\n' stands in the form"):
+    with pytest.raises(C.ConfigError, match=r"separator: '\\n' also occurs in the template"):
         PromptTemplate("{text}\n{label}", "\n")
     with pytest.raises(C.DataError, match="cannot be told apart"):
         MOODS.render({"text": "one\n\ntwo", "label": "good"})
 
 
 def test_an_example_that_lacks_something_is_told_by_its_place():
-    with pytest.raises(C.DataError, match="rows.csv:3: no 'label', which the form asks for; it has text"):
+    with pytest.raises(C.DataError, match="rows.csv:3: no 'label', which the template needs; it has text"):
         build_prompt(MOODS, [Record({"text": "a"}, "rows.csv:3")], QUESTION)
     with pytest.raises(C.DataError, match="question: no 'text'"):
         build_prompt(MOODS, [], {})
     with pytest.raises(C.DataError, match="its text is None, and no text"):
         MOODS.format_question({"text": None})
-    with pytest.raises(C.DataError, match="question: it is longer than what the model reads"):
+    with pytest.raises(C.DataError, match="question: it exceeds the context window"):
         build_prompt(MOODS, EXAMPLES, QUESTION, fits=lambda text_: False)
     with pytest.raises(C.ConfigError, match="shots: 8 of 7 examples"):
         choose_examples(EXAMPLES, 8)

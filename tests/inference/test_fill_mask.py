@@ -108,8 +108,8 @@ def test_a_text_that_cannot_be_filled_is_one_sentence(said, sentence, tmp_path):
 
 
 @pytest.mark.parametrize(("kind", "sentence"), [
-    ("ForSequenceClassification", "head.kind: 'pooling' says no words"),
-    ("Model", "head.kind: 'pretraining' says no words"),
+    ("ForSequenceClassification", "head.kind: 'pooling' is no LM head"),
+    ("Model", "head.kind: 'pretraining' is no LM head"),
 ])  # fmt: skip
 def test_who_says_no_words_fills_no_blanks(kind, sentence, tmp_path):
     _, _, folder = bert(kind, tmp_path / "m")
@@ -121,7 +121,7 @@ def test_who_says_no_words_fills_no_blanks(kind, sentence, tmp_path):
 def test_who_reads_from_left_to_right_sees_nothing_behind_a_blank():
     model = regard.build(regard.preset("gpt2", dim=12, depth=1, heads=3, vocab=30))
 
-    with pytest.raises(config.ConfigError, match="reads from left to right .* generate"):
+    with pytest.raises(config.ConfigError, match="is causal .* generate"):
         model.fill_mask(ONE)
 
 

@@ -102,8 +102,8 @@ def test_many_questions_are_answered_in_their_order(tmp_path):
 @pytest.mark.parametrize(("kind", "question", "context", "error", "sentence"), [
     ("ForQuestionAnswering", " ", CONTEXT, config.DataError, "the question, ' ', is empty"),
     ("ForQuestionAnswering", QUESTION, "", config.DataError, "the context, '', is empty"),
-    ("ForMaskedLM", QUESTION, CONTEXT, config.ConfigError, "does not say where an answer begins and ends"),
-    ("ForTokenClassification", QUESTION, CONTEXT, config.ConfigError, "does not say where an answer begins and ends"),
+    ("ForMaskedLM", QUESTION, CONTEXT, config.ConfigError, "predicts no start and end of an answer"),
+    ("ForTokenClassification", QUESTION, CONTEXT, config.ConfigError, "predicts no start and end of an answer"),
 ])  # fmt: skip
 def test_what_cannot_be_answered_is_one_sentence(kind, question, context, error, sentence, tmp_path):
     _, _, folder = bert(kind, tmp_path / "m")

@@ -249,7 +249,7 @@ def other_words() -> Model:
 
 
 MISTAKES = {
-    "no encoder": (no_encoder, "a", {}, C.ConfigError, "^this model has no encoder .* is for generate$"),
+    "no encoder": (no_encoder, "a", {}, C.ConfigError, "^this model has no encoder; .* use generate$"),
     "no tokenizer": (no_tokenizer, "a", {}, C.DataError, "^this model has no tokenizer"),
     "empty": (odd, "  ", {}, C.DataError, "^text: '  ' is empty; give it some words$"),
     "one of several": (odd, ["The cat.", ""], {}, C.DataError, "^text 2: '' is empty"),

@@ -251,7 +251,7 @@ def test_a_model_is_left_as_it_was():
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"top_k": 0}, "^top_k: 0 leaves nothing to tell"),
+        ({"top_k": 0}, "^top_k: 0 returns no token"),
         ({"watch": "dog"}, "^watch: 'dog' is one word; give a list"),
         ({"watch": [VOCAB]}, f"^watch: {VOCAB} is not among .* below {VOCAB}$"),
         ({"watch": ["dog"]}, "this model has no tokenizer; give an id$"),

@@ -104,9 +104,9 @@ def test_a_model_that_reads_whole_texts_answers_the_same(kind):
 def test_what_is_held_is_not_saved_nor_held_twice(tmp_path):
     model = writer()
     pack_model(model, "int8")
-    with pytest.raises(config.ConfigError, match="held"):
+    with pytest.raises(config.ConfigError, match="packed as int8"):
         model.save(tmp_path / "x")
-    with pytest.raises(config.ConfigError, match="held already"):
+    with pytest.raises(config.ConfigError, match="packed already"):
         pack_model(model, "bf16")
     with pytest.raises(config.ConfigError, match="there are fp32, bf16, int8"):
         pack_model(writer(), "int4")

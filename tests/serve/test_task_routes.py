@@ -92,8 +92,8 @@ def test_translations_are_those_of_the_library(client, models):
 
 
 @pytest.mark.parametrize("model, path, word", [
-    ("writer", "/v1/translate", "no encoder"), ("writer", "/v1/classify", "tells no classes"),
-    ("writer", "/v1/fill", "left to right"), ("en-fr", "/v1/fill", "translate"), ("judge", "/v1/fill", "says no words"),
+    ("writer", "/v1/translate", "no encoder"), ("writer", "/v1/classify", "no classification head"),
+    ("writer", "/v1/fill", "causal"), ("en-fr", "/v1/fill", "translate"), ("judge", "/v1/fill", "no LM head"),
 ])  # fmt: skip
 def test_a_model_that_is_for_something_else_says_so(plain, model, path, word):
     told = plain.post(path, {"model": model, "input": "a dog"})

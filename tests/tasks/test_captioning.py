@@ -120,7 +120,7 @@ def test_models_that_cannot_be_asked_are_refused(model, sentence):
 def test_a_model_that_sees_nothing_writes_no_captions():
     model = lively(C.Transformer(embed=C.TextEmbedding(vocab=V), trunk=C.Trunk(mask="causal", **SMALL)))
     model.tokenizer = words(C.Captioning())
-    with pytest.raises(ConfigError, match="this model sees nothing to write about"):
+    with pytest.raises(ConfigError, match="this model takes no images"):
         model.caption(list(pictures()))
 
 

@@ -103,7 +103,7 @@ def test_a_verb_that_two_towers_lack_says_what_to_ask_and_a_typo_is_an_attribute
 
     assert hasattr(model, "generate") and not hasattr(model, "generte")  # to look is no mistake yet
     for verb in (model.generate, model.classify, model.session):
-        with pytest.raises(ConfigError, match="ask them match, embed_images or embed_texts"):
+        with pytest.raises(ConfigError, match="use match, embed_images or embed_texts"):
             verb(["a dog"], top_k=3)
 
 
@@ -184,7 +184,7 @@ def test_a_match_is_a_share_for_each_text():
     assert shares.shape == (2, 3)
     assert_close(shares.sum(-1), torch.ones(2))
     assert_close(model.embed_texts(["a dog", "two"])[1], model.embed_texts(["two"])[0]), "padding is not read"
-    with pytest.raises(ConfigError, match="write nothing; ask them match"):
+    with pytest.raises(ConfigError, match="generates nothing; use match"):
         model.generate("a dog")
 
 

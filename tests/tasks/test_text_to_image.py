@@ -104,7 +104,7 @@ def test_what_cannot_be_drawn_is_one_sentence(asks, kind, sentence):
 def test_a_model_of_another_task_draws_nothing():
     model = lively(MODEL)
     model.tokenizer = words(TASK)
-    with pytest.raises(ConfigError, match="this model draws no pictures for a text"):
+    with pytest.raises(ConfigError, match="this model generates no images from text"):
         model.generate_images(["a dog"])
 
 

@@ -210,7 +210,7 @@ def test_python_forecasts_a_file_and_numbers_as_the_command_line_does(tmp_path, 
                                  ("none.csv", {}, "none.csv: no such file"), ([["a"]], {}, "is no table"),
                                  (values(tmp_path) / 0, {}, "a number is missing or infinite"),
                                  (values(tmp_path), {"fill_gaps": "last"},
-                                  "fill_gaps: it says how a file is read")):  # fmt: skip
+                                  "fill_gaps: a setting for files")):  # fmt: skip
         with pytest.raises(C.UserError, match=sentence):
             model.forecast(table, **how)
 

@@ -252,7 +252,7 @@ def test_a_step_of_a_run_is_an_address(desk, recipe):
                             "run@5": "run/checkpoints/step-000005"}.items():  # fmt: skip
         assert torch.equal(regard.load(address)(ids), regard.load(folder)(ids))
 
-    with pytest.raises(config.DataError, match="run@3: nothing is kept of step 3, but of 0, 2, 5"):
+    with pytest.raises(config.DataError, match="run@3: step 3 is not saved, only 0, 2, 5"):
         regard.load("run@3")
 
 

@@ -153,12 +153,12 @@ class Conversation:
             first += 1
             ids = self.form.ids(self.prompt_ids(past[first:], user_message(text)))
         if len(ids) > most and not self.form.slides:
-            raise config.DataError(f"message: with what must stand around it, it has {len(ids)} tokens, more than the "
+            raise config.DataError(f"message: with its chat template it has {len(ids)} tokens, more than the "
                                    f"{most} that this model reads at once; shorten it")  # fmt: skip
         if first > self.first and not self.warned:
             self.warned = True
             warnings.warn(f"window: the conversation has more tokens than the {most} that this model reads at once; "
-                          "from now on its oldest exchanges are not read", stacklevel=3)  # fmt: skip
+                          "from now on its oldest exchanges are left out", stacklevel=3)  # fmt: skip
         return first, ids
 
     # ---------------------------------------------------------------- changes
@@ -166,7 +166,7 @@ class Conversation:
     @property
     def last(self) -> Exchange:
         if not self.exchanges:
-            raise config.ConfigError("nothing was said yet; say something first")
+            raise config.ConfigError("the conversation is empty; send a message first")
         return self.exchanges[-1]
 
     def undo(self) -> Exchange:
@@ -208,7 +208,7 @@ class Conversation:
     def restore(self, table: Any) -> None:
         """Restore a saved conversation; an invalid one is refused, and changes nothing."""
         if not isinstance(table, dict) or not isinstance(table.get("settings", {}), dict):
-            raise config.DataError("expected a table with messages, settings and seed, as a conversation is kept")
+            raise config.DataError("expected an object with messages, settings and seed, as a conversation is saved")
         other = Conversation(self.model, self.form)
         system, other.exchanges = split_messages(table.get("messages"))
         other.set_system(system)
@@ -224,7 +224,7 @@ def split_messages(messages: Any) -> tuple[str | None, list[Exchange]]:
     rows: list[Any] = messages if isinstance(messages, list) else [messages]
     if not all(isinstance(row, dict) and isinstance(row.get("role"), str) and isinstance(row.get("content"), str)
                for row in rows):  # fmt: skip
-        raise config.DataError("messages: expected a list of tables, each with a role and a content")
+        raise config.DataError("messages: expected a list of objects, each with a role and a content")
     system = rows[0]["content"] if rows and rows[0]["role"] == "system" else None
     turns = rows if system is None else rows[1:]
     if [row["role"] for row in turns] != ["user", "assistant"] * (len(turns) // 2):

@@ -60,13 +60,13 @@ class ContinuationFormat:
 
     def __init__(self, model: Model) -> None:
         if model.output_tokenizer is None:
-            raise config.DataError("this model has no tokenizer, and what you type is text; put its tokenizer.json "
+            raise config.DataError("this model has no tokenizer, and messages are text; put its tokenizer.json "
                                    "beside it")  # fmt: skip
         self.model, self.tokenizer = model, model.output_tokenizer
 
     def ids(self, messages: list[Message]) -> list[int]:
         if messages[0]["role"] == "system":
-            raise config.ConfigError("system: a growing text has no such message; begin the text with it")
+            raise config.ConfigError("system: plain continuation has no system message; begin the text with it")
         _, [ids] = self.model.encode_prompts(["".join(each["content"] for each in messages)])
         return ids
 

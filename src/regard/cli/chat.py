@@ -79,7 +79,7 @@ def choose_template(model: Any, name: str, file: str | None, written: str | None
         except config.DataError as problem:
             raise config.DataError(f"{file}: {problem}") from None
     if (found := find_chat_template(model)) is None:
-        raise config.DataError(f"{name}: it has no chat template, so it was not trained to answer; go on from a text "
+        raise config.DataError(f"{name}: it has no chat template, so it was not trained for chat; continue a text "
                                f"with `regard generate {name} --interactive`, or give --template FILE")  # fmt: skip
     return found
 
@@ -106,7 +106,7 @@ def continue_text(
 
 def run_conversation(conversation: Any, name: str, json: bool, first: str = "") -> None:
     if sys.stdin is not None and sys.stdin.isatty():
-        print_stderr(f"{name}; /help shows what can be said besides messages, Ctrl-D leaves")
+        print_stderr(f"{name}; /help lists the commands, Ctrl-D leaves")
     ChatLoop(conversation, json).run(first)
 
 
@@ -168,7 +168,7 @@ class ChatLoop:
         """End a reply: with a newline, or as a JSON object on one line."""
         made = self.conversation.answer
         if made is None:
-            return print_stderr("nothing was said, and the message is forgotten")
+            return print_stderr("the reply is empty; the message is not kept")
         if self.json:
             told = asdict(made)
             print_json({"role": "assistant", "content": told.pop("text"), **told})
@@ -256,7 +256,7 @@ class KeyboardInput:
         try:
             message = join_continued(self.line(PROMPT), lambda: self.line(MORE))
         except UnicodeDecodeError:
-            print_stderr("message: what was typed is not UTF-8; type it again")
+            print_stderr("message: the input is not UTF-8; type it again")
             return None
         except KeyboardInterrupt:
             print(file=sys.stderr)

@@ -35,12 +35,12 @@ class ChatCommands:
         name, _, rest = line.removeprefix("/").partition(" ")
         if name not in COMMANDS:
             raise config.ConfigError(
-                f"no command {'/' + name!r}{did_you_mean('/' + name, ['/' + each for each in COMMANDS])} /help shows "
-                "what there is, and // begins a message with a slash"
+                f"no command {'/' + name!r}{did_you_mean('/' + name, ['/' + each for each in COMMANDS])} /help lists "
+                "them, and // begins a message with a slash"
             )
         usage, _, work = COMMANDS[name]
         if rest.strip() and not usage:
-            raise config.ConfigError(f"/{name}: it takes nothing, got {rest.strip()!r}")
+            raise config.ConfigError(f"/{name}: it takes no argument, got {rest.strip()!r}")
         return work(self, rest.strip())
 
     # ---------------------------------------------------------------- settings
@@ -87,7 +87,7 @@ class ChatCommands:
 
     def undo(self, rest: str) -> str:
         question, _ = self.conversation.undo()
-        return f"taken back: {text_preview(question)}"
+        return f"removed: {text_preview(question)}"
 
     def regenerate(self, rest: str) -> Iterator[str]:
         pieces: Iterator[str] = self.conversation.regenerate()
@@ -95,7 +95,7 @@ class ChatCommands:
 
     def clear(self, rest: str) -> str:
         self.conversation.clear()
-        return "begun anew; settings and system message stay"
+        return "conversation cleared; settings and system message stay"
 
     def save(self, rest: str) -> str:
         place = parse_path(rest, "/save")
@@ -118,7 +118,7 @@ class ChatCommands:
 
     def help(self, rest: str) -> str:
         rows = [(f"/{name} {usage}".rstrip(), about) for name, (usage, about, _) in COMMANDS.items()]
-        rows += [("LINE \\", "a backslash at the end of a line: the message goes on in the next"),
+        rows += [("LINE \\", "a backslash at the end of a line: the message continues on the next"),
                  ("//...", "a message that begins with a slash"),
                  ("Ctrl-C", "stops an answer; twice at the prompt, or Ctrl-D, leaves")]  # fmt: skip
         wide = max(len(usage) for usage, _ in rows)
@@ -129,16 +129,16 @@ class ChatCommands:
 
 
 COMMANDS: dict[str, tuple[str, str, Callable[[ChatCommands, str], str | Iterator[str]]]] = {
-    "set": ("NAME VALUE", "change a setting, as in /set temperature 0.5; without a value, as usual "
-                          "again", ChatCommands.set),
-    "settings": ("", "show how tokens are chosen", ChatCommands.list),
+    "set": ("NAME VALUE", "change a setting, as in /set temperature 0.5; without a value, the "
+                          "default", ChatCommands.set),
+    "settings": ("", "show the sampling settings", ChatCommands.list),
     "seed": ("NUMBER", "the same seed gives the same answers; alone, show it", ChatCommands.seed),
-    "system": ("TEXT", "what the model is told before all else; alone, nothing", ChatCommands.system),
-    "undo": ("", "take the last exchange back", ChatCommands.undo),
+    "system": ("TEXT", "the system message; alone, none", ChatCommands.system),
+    "undo": ("", "remove the last exchange", ChatCommands.undo),
     "again": ("", "another answer to the last message", ChatCommands.regenerate),
-    "clear": ("", "begin anew, with these settings", ChatCommands.clear),
-    "save": ("FILE", "keep messages, settings and seed as JSON", ChatCommands.save),
-    "load": ("FILE", "go on from there", ChatCommands.load),
+    "clear": ("", "clear the conversation, keep the settings", ChatCommands.clear),
+    "save": ("FILE", "save messages, settings and seed as JSON", ChatCommands.save),
+    "load": ("FILE", "continue a saved conversation", ChatCommands.load),
     "help": ("", "this", ChatCommands.help),
     "quit": ("", "leave", ChatCommands.quit),
 }  # fmt: skip
@@ -165,7 +165,7 @@ def read_saved(place: Path) -> Any:
     except (ValueError, RecursionError):
         table = None
     if not isinstance(table, dict) or "messages" not in table:
-        raise config.DataError(f"{place}: it holds no conversation; name one that /save wrote, or a new file")
+        raise config.DataError(f"{place}: it has no conversation; name one that /save wrote, or a new file")
     return table
 
 

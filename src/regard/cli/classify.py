@@ -148,7 +148,7 @@ def classify(
 ) -> int:  # fmt: skip
     """Classify files or texts, with probabilities; with --labels or --examples, by a language model."""
     if top_k is not None and top_k < 1:
-        raise config.ConfigError(f"--top-k: {top_k} leaves nothing to tell; choose one or more")
+        raise config.ConfigError(f"--top-k: {top_k} returns no class; choose one or more")
     if file not in (None, "-") and not os.path.exists(file):
         raise FileNotFoundError(errno.ENOENT, "", file)
     if (asked := parse_label_options(settings)) is not None:

@@ -47,7 +47,7 @@ def check_attention(model: Any, thing: str) -> None:
     if why := why_not_watchable(model):
         raise config.ConfigError(f"{thing}: {why}")
     if model.tokenizer is None:
-        raise config.DataError(f"{thing}: no tokenizer.json to read a text with; put one beside the model")
+        raise config.DataError(f"{thing}: no tokenizer.json; put one beside the model")
 
 
 def evaluation_text(model: Any, data: config.Data) -> Any:

@@ -33,7 +33,7 @@ def fill(
 ) -> int:
     """Fill the masks in a text: the most likely words for each [MASK], with their probabilities."""
     if top_k < 1:
-        raise config.ConfigError(f"--top-k: {top_k} leaves nothing to tell; choose one or more")
+        raise config.ConfigError(f"--top-k: {top_k} returns no word; choose one or more")
     import_torch()
     from regard.inference.fill_mask import fill_masks as filled
 

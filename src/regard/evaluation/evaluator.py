@@ -136,7 +136,7 @@ def evaluate(
     own = held_out_spec(name, recipe, changes) if source is None else None
     known: Any = model if isinstance(model, Model | DualEncoderModel) else load_run_model(model, recipe)
     if known.tokenizer is None and reads_text(known):
-        raise DataError(f"{name}: no tokenizer.json to read a text with; put one beside the model")
+        raise DataError(f"{name}: no tokenizer.json; put one beside the model")
     asked = own or build_eval_spec(known, recipe, data_config(source), changes)
     exam = Evaluator(known, asked, None if own is None else recipe, Reporter(notice, progress), limit)
     if limit is not None and limit < 1:

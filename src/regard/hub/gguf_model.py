@@ -100,7 +100,7 @@ def rope_config(file: GGUFFile, hf: HFConfig, kind: str) -> dict[str, Any]:
     scaling = hf.get_str(f"{where}type", {"none": "default", "linear": "linear", "yarn": "yarn"}, "none")
     told = {key.removeprefix(where): value for key, value in file.facts.items() if key.startswith(where)}
     if strange := sorted(told.keys() - SCALED.keys() - {"type", "finetuned"}):
-        raise hf.error(where + strange[0], "no such scaling is known here")
+        raise hf.error(where + strange[0], "this scaling is not supported")
     scaled = {} if scaling == "default" else {SCALED[key]: told[key] for key in SCALED if key in told}
     return {"rope_type": scaling, "rope_theta": base, **scaled}
 

@@ -66,7 +66,7 @@ def read_preprocessor(c: config.Model, folder: Path, known: FamilyClass | None) 
     except DataError:
         raise
     except ValueError as problem:
-        raise DataError(f"{path}: {problem}; mend it, or remove it to see images as the family usually does") from None
+        raise DataError(f"{path}: {problem}; correct it, or remove it to use the family's defaults") from None
 
 
 def front_end_from_hf(c: Front, hf: HFConfig) -> Front:
@@ -122,8 +122,8 @@ def resize_from_hf(c: Front, hf: HFConfig) -> config.ImageResize:
     way: Any = c.resize.resample
     if (said := hf.get("resample")) is not None:
         if type(said) is not int or said not in RESAMPLE:
-            told = f"{hf.path}: resample is {said}, where 2 (bilinear) and 3 (bicubic) are known here"
-            warnings.warn(f"{told}; images are made larger or smaller by {way} means", stacklevel=6)
+            told = f"{hf.path}: resample is {said}, where 2 (bilinear) and 3 (bicubic) are supported"
+            warnings.warn(f"{told}; images are resized by {way} interpolation", stacklevel=6)
         way = RESAMPLE.get(said, way) if type(said) is int else way
     if not hf.get_bool("do_resize", True):
         return replace(c.resize, resample=way)

@@ -95,7 +95,7 @@ def find_step_folder(run: Path, step: int) -> Path:
     if step in there:
         return there[step]
     steps = name_some([f"{each:,}" for each in sorted(there)], 20) or "none"
-    raise DataError(f"{run}@{step}: nothing is kept of step {step:,}, but of {steps}; name one of these, or train with "
+    raise DataError(f"{run}@{step}: step {step:,} is not saved, only {steps}; name one of these, or train with "
                     "train.snapshots")  # fmt: skip
 
 
@@ -124,7 +124,7 @@ def newest_checkpoint(run: str | Path) -> Path:
         if damaged:
             warnings.warn(f"{damaged[0]}; {folder.name} is used in its place", stacklevel=2)
         return folder
-    reason = f"no checkpoint is whole: {damaged[0]}" if damaged else "there is no checkpoint yet"
+    reason = f"all checkpoints are damaged: {damaged[0]}" if damaged else "there is no checkpoint yet"
     raise DataError(f"{Path(run) / 'checkpoints'}: {reason}; train it again in another folder, or name another run")
 
 

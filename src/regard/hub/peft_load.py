@@ -121,7 +121,7 @@ def check_peft_config(hf: HFConfig) -> None:
                            "(path_initial_model_for_weight_conversion)")  # fmt: skip
     strange = [key for key, value in hf.said.items() if value and key not in KNOWN_PEFT_KEYS]
     if strange:
-        raise hf.error(strange[0], "it may change answers in a way that is not known here; merge the adapter with "
+        raise hf.error(strange[0], "it may change outputs, and it is not supported; merge the adapter with "
                            "peft, and load the merged model")  # fmt: skip
 
 
@@ -196,8 +196,8 @@ def sort_tensors(
         if low := LOW.fullmatch(plain):
             halves.setdefault(low[1], {})[low[2]] = tensor
         elif "lora_" in plain:
-            raise DataError(f"{adapter.path}: {name} is no A or B of a map; adapters of tables and convolutions are "
-                            "not known here; merge it with peft, and load the merged model")  # fmt: skip
+            raise DataError(f"{adapter.path}: {name} is no A or B of a linear layer; adapters of other layers are "
+                            "not supported; merge it with peft, and load the merged model")  # fmt: skip
         elif ".base_layer." in plain:
             base[plain.replace(".base_layer.", ".")] = tensor
         else:

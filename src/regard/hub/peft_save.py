@@ -223,8 +223,8 @@ def modules_to_save(table: Table, trained: Iterable[str]) -> list[str]:
     ours = set(trained)
     holders = {name.rpartition(".")[0] for name, (_, piece) in table.items() if re.sub(r"/[^.]+", "", piece) in ours}
     if "" in holders:
-        raise config.ConfigError("lora.modules_to_save: it names a weight that stands by itself in the family's "
-                                 "files, which an adapter's file has no place for; leave it out")  # fmt: skip
+        raise config.ConfigError("lora.modules_to_save: it names a weight outside every module in the family's "
+                                 "files, which an adapter's file cannot store; leave it out")  # fmt: skip
     return sorted(name for name in holders if not is_within(name, holders - {name}))
 
 

@@ -189,12 +189,12 @@ def parse_config(raw: dict[str, Any], path: str) -> tuple[config.Model, FamilyCl
     try:
         c, family, architecture, longest = parse_hf_config(raw, path)
     except ArithmeticError as problem:  # overflow or division by zero
-        raise DataError(f"{path}: a number in it is out of all proportion ({problem}); fetch it again") from None
+        raise DataError(f"{path}: a number in it is out of range ({problem}); fetch it again") from None
     if "regard" in raw:
         mine, context = parse_own_config(raw, path)
         if type(mine) is type(c) and canonicalize(mine) == canonicalize(c):
             return mine, FamilyClass(family, architecture), context or longest
-        warnings.warn(f"{path}: was changed after it was written here; 'regard' in it is left aside", stacklevel=4)
+        warnings.warn(f"{path}: was changed after it was saved; its 'regard' entry is ignored", stacklevel=4)
     return c, FamilyClass(family, architecture), longest
 
 

@@ -52,8 +52,8 @@ def read_pooling(folder: Path) -> SentencePooling | None:
     steps = list_modules(folder / "modules.json")
     kinds = [kind for kind, _ in steps]
     if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
-        raise DataError(f"{folder / 'modules.json'}: {', '.join(kinds) or 'nothing'} one after the other; known is "
-                        "Transformer, Pooling, and Normalize or not")  # fmt: skip
+        raise DataError(f"{folder / 'modules.json'}: {', '.join(kinds) or 'nothing'} is not supported; expected "
+                        "Transformer, Pooling, and optionally Normalize")  # fmt: skip
     path = own_file(folder, f"{steps[1][1]}/config.json")
     said = HFConfig(read_json_object(path), str(path))
     prompt = default_prompt(folder)

@@ -184,8 +184,8 @@ class WeightReader:
         came = self.into(place if straight else torch.empty(place.shape, dtype=of.dtype, device="cpu"), of, start)
         if not all_finite(came, place.dtype):
             narrower = f" as {str(place.dtype).removeprefix('torch.')}" if place.dtype != of.dtype else ""
-            raise DataError(f"{of.path}: {of.name} holds numbers that are not finite{narrower}, so the model would "
-                            "answer nothing else; fetch or write the weights again")  # fmt: skip
+            raise DataError(f"{of.path}: {of.name} has values that are not finite{narrower}, so its outputs would "
+                            "not be finite; fetch or write the weights again")  # fmt: skip
         if not straight:
             self.put(came, place)
 

@@ -128,7 +128,7 @@ def load_folder_weights(
         if rows is not None and family is not None:
             found, aside = match_stored_names(found, rows, family)
             if aside:
-                told = f"{folder}: {name_some(sorted(aside))} is of another head than the config's, and left aside"
+                told = f"{folder}: {name_some(sorted(aside))} is of another head than the config's, and ignored"
                 warnings.warn(told, stacklevel=4)
         if rows is None:
             found = {name_table.current_name(name): each for name, each in found.items()}

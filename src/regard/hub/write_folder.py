@@ -104,7 +104,7 @@ def open_model_folder(
 def check_replaceable(path: Path) -> None:
     """Refuse to replace files that were not written here; a run's own checkpoints are replaced, also damaged ones."""
     if path.is_file():
-        raise DataError(f"{path}: a file stands there; name a folder")
+        raise DataError(f"{path}: a file exists there; name a folder")
     own = path.parent.name in ("checkpoints", "snapshots") and STEP_PATTERN.fullmatch(path.name)
     if path.is_dir() and not own and (others := unlisted_files(path)):
         raise DataError(

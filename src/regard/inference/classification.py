@@ -84,7 +84,7 @@ def check_classifier(model: Any) -> None:
     )  # vectors, which are compared
     if not trained or vectors or not isinstance(head, config.PoolingHead) or head.out is None:
         kind = head.kind if task is None else task.kind
-        raise ConfigError(f"this model was trained for {kind!r} and tells no classes; name one that was trained for "
+        raise ConfigError(f"this model was trained for {kind!r} and has no classification head; name one trained for "
                           "classify or regress (ForSequenceClassification)")  # fmt: skip
 
 
@@ -116,7 +116,7 @@ def classify_inputs(
     """For each input the probability of every class, or of the `top_k` most probable; or the predicted number."""
     check_is_list(inputs)
     if top_k is not None and top_k < 1:
-        raise ConfigError(f"top_k: {top_k} leaves nothing to tell; choose one or more")
+        raise ConfigError(f"top_k: {top_k} returns no class; choose one or more")
     classifier = Classifier(model)
     found = [answer for _, _, answer in classifier.predict(classifier.inputs(inputs, pairs))]
     return [dict(islice(each.items(), top_k)) if isinstance(each, dict) else each for each in found]
@@ -169,7 +169,7 @@ class Classifier:
         except ConfigError as problem:
             raise ConfigError(f"{name}: {problem}") from None
         if self.textual and model.tokenizer is None:
-            raise DataError(f"{name}: no tokenizer.json to read a text with; put one beside the model")
+            raise DataError(f"{name}: no tokenizer.json; put one beside the model")
         self.c = model.task or config.Classification(input_pair=PAIR if self.textual else None)
         self.task = (
             None
@@ -209,7 +209,7 @@ class Classifier:
     def inputs(self, things: Sequence[Any], pairs: Sequence[str] | None) -> Iterator[tuple[str, Record]]:
         """The records of the inputs of `Model.classify`, in order: texts, images, sounds, files, records."""
         if pairs is not None and not self.textual:
-            raise ConfigError(f"pairs: {self.name} reads {self.model.c.embed.kind!r} and no texts; leave them out")
+            raise ConfigError(f"pairs: {self.name} takes {self.model.c.embed.kind!r} and no texts; leave them out")
         if pairs is not None and len(pairs) != len(things):
             raise ConfigError(f"pairs: {len(pairs)} texts for {len(things)} of inputs; give one for each")
         self.paired, names = pairs is not None, number_texts(len(things))
@@ -229,7 +229,7 @@ class Classifier:
             return thing if isinstance(thing, Record) else Record(dict(thing), name)
         for text in (thing,) if other is None else (thing, other):
             if not isinstance(text, str):
-                raise DataError(f"{name}: {type(text).__name__} is no text, and {self.name} reads text; give strings, "
+                raise DataError(f"{name}: {type(text).__name__} is no text, and {self.name} takes text; give strings, "
                                 "records, or the pathlib.Path of a file")  # fmt: skip
             if not text.strip():
                 raise DataError(f"{name}: {text!r} is empty; give it some words")

@@ -61,7 +61,7 @@ class DualEncoderModel(PretrainedMixin, DualEncoderHFCallMixin, PackableModel, d
         from regard.tasks.image_text import normalize_phrases
 
         if self.tokenizer is None:
-            raise DataError("this model has no tokenizer to read a text with; put a tokenizer.json beside it")
+            raise DataError("this model has no tokenizer; put a tokenizer.json beside it")
         around = TaskSpecialTokens.of(self.tokenizer).single
         most = None if self.context is None else self.context - len(around)
         phrases = isinstance(self.task, config.Contrastive) and self.task.phrase_list
@@ -75,8 +75,8 @@ class DualEncoderModel(PretrainedMixin, DualEncoderHFCallMixin, PackableModel, d
         assert self.tokenizer is not None
         found = self.tokenizer.encode(text)
         if not found or (most is not None and len(found) > most):
-            raise DataError(f"text: {text!r:.60} has {len(found)} tokens; expected 1 to {most or 'more'}, so say it in "
-                            "other words")  # fmt: skip
+            raise DataError(f"text: {text!r:.60} has {len(found)} tokens; expected 1 to {most or 'more'}, so change "
+                            "the text")  # fmt: skip
         return found
 
     @property
@@ -97,7 +97,7 @@ class DualEncoderModel(PretrainedMixin, DualEncoderHFCallMixin, PackableModel, d
 
     def refuse_verb(self, *things: Any, **settings: Any) -> NoReturn:
         """The verbs of a `Model` that a dual encoder does not have."""
-        raise ConfigError("two towers compare what they are shown and write nothing; ask them match, embed_images "
+        raise ConfigError("a dual encoder compares images and texts and generates nothing; use match, embed_images "
                           "or embed_texts")  # fmt: skip
 
     generate = stream = complete = session = refuse_verb

@@ -156,7 +156,7 @@ def embed_images(
     if isinstance(model.c, config.DualEncoder):
         tower = next(each for each in model.towers if each.c is not model.c.text)
     elif model.c.encoder is not None:
-        raise ConfigError("this model writes about what it is shown, and gives no vector for it; ask it to caption")
+        raise ConfigError("this model generates captions and gives no embeddings; use caption")
     place = tower.c.head.pooling if isinstance(tower.c.head, config.PoolingHead) else "mean"
 
     def run(some: list[Record]) -> Tensor:

@@ -100,8 +100,8 @@ def explain_generation(model: "Model", prompt: str, **settings: Any) -> SampledE
     """The text that `generate` gives for these settings, with an explanation of each step."""
     settings = canonical_settings(settings)
     if lonely := next((name for name in SPECULATION_SETTINGS if settings.get(name) is not None), None):
-        raise config.ConfigError(f"{lonely}: guesses ahead change how soon a text comes and not the text; leave it out "
-                                 "to see how it came about")  # fmt: skip
+        raise config.ConfigError(f"{lonely}: speculative decoding changes the speed and not the text; leave it out "
+                                 "to explain a generation")  # fmt: skip
     return (
         explain_beams(model, prompt, settings)
         if is_beam_search(settings)

@@ -35,10 +35,10 @@ class PromptTemplate:
     def __post_init__(self) -> None:
         object.__setattr__(self, "parts", parse_template(self.form))
         if not self.separator:
-            raise ConfigError("separator: nothing parts the examples; give a line break, or a mark")
+            raise ConfigError("separator: it is empty; give a line break, or a mark")
         if any(self.separator in literal for literal, _ in self.parts):
             raise ConfigError(
-                f"separator: {self.separator!r} stands in the form {self.form!r} too; choose another mark"
+                f"separator: {self.separator!r} also occurs in the template {self.form!r}; choose another mark"
             )
 
     @property
@@ -56,7 +56,7 @@ class PromptTemplate:
         ends = (text + self.separator).index(self.separator)  # a separator that begins in the text would end it early
         if ends < len(text) or self.parse(text) != [values]:
             raise DataError(f"{where}: its fields cannot be told apart from {self.form!r} and {self.separator!r} "
-                            "around them; choose another form, or another separator")  # fmt: skip
+                            "around them; choose another template, or another separator")  # fmt: skip
         return text
 
     def format_question(self, record: Mapping[str, Any], where: str = "question") -> str:
@@ -95,10 +95,10 @@ def build_prompt(
 
     few = 0 if fits is None else bisect_left(range(len(said) + 1), True, key=lambda dropped: fits(text(dropped)))
     if few > len(said):
-        raise DataError(f"{where}: it is longer than what the model reads at once, with no example at all; shorten it")
+        raise DataError(f"{where}: it exceeds the context window even without examples; shorten it")
     if few:
-        warnings.warn(f"examples: the first {few} of {len(said)} are left out, so that the prompt fits into what the "
-                      "model reads at once", stacklevel=2)  # fmt: skip
+        warnings.warn(f"examples: the first {few} of {len(said)} are left out, so that the prompt fits into the "
+                      "context window", stacklevel=2)  # fmt: skip
     return FewShotPrompt(text=text(few), examples=len(said) - few, dropped=few)
 
 
@@ -128,14 +128,14 @@ def parse_template(form: str) -> tuple[tuple[str, str | None], ...]:
         found = list(Formatter().parse(form))
     except ValueError as problem:
         raise ConfigError(
-            f"template: {form!r} cannot be read: {problem}; write {{{{ for a brace that is meant"
+            f"template: {form!r} cannot be read: {problem}; write {{{{ for a brace that is text itself"
         ) from None
     names = [name for _, name, _, _ in found if name is not None]
     if any(not name.isidentifier() or spec or how for _, name, spec, how in found if name is not None):
         raise ConfigError(f"template: {form!r} has more than a name in braces; write {{text}} and {{label}}")
     if len(names) < 2 or len(set(names)) < len(names):
-        raise ConfigError(f"template: {form!r} has the fields {', '.join(names) or 'none'}; name what is given and "
-                          "what is asked for, each once, as in 'Review: {text} Mood: {label}'")  # fmt: skip
+        raise ConfigError(f"template: {form!r} has the fields {', '.join(names) or 'none'}; name the input and "
+                          "the answer, each once, as in 'Review: {text} Mood: {label}'")  # fmt: skip
     joined = merge_text_parts([(literal, name) for literal, name, _, _ in found])
     if any(not literal for literal, name in joined[1:] if name is not None):
         raise ConfigError(f"template: two fields of {form!r} touch each other; put something between them")
@@ -157,7 +157,7 @@ def field_value(record: Mapping[str, Any], name: str, where: str) -> str:
         value = record[name]
     except (KeyError, DataError):
         there = ", ".join(record) or "nothing"
-        raise DataError(f"{where}: no {name!r}, which the form asks for; it has {there}") from None
+        raise DataError(f"{where}: no {name!r}, which the template needs; it has {there}") from None
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise DataError(f"{where}: its {name} is {value!r}, and no text")
     return str(value)

@@ -44,8 +44,8 @@ def fill_masks(
     check_masked_lm(model, best)
     reader, names = TextInputs.of(model), names or number_texts(len(texts))
     if (hidden := reader.tokenizer.special_ids.get("mask")) is None:
-        raise DataError("the tokenizer has no mask token, so this model was not trained on hidden words; name one that "
-                        "was")  # fmt: skip
+        raise DataError("the tokenizer has no mask token, so this is no masked language model; name one that "
+                        "is")  # fmt: skip
     seeing = reader if reader.trained else reader.with_segments("mask")
     given = ((seeing, text, hidden, name) for text, name in zip(texts, names, strict=True))
 
@@ -62,15 +62,15 @@ def check_masked_lm(model: "Model", best: int) -> None:
     """Refuse a model that cannot attend to what follows a mask, and one without an LM head."""
     c = model.c
     if best < 1:
-        raise ConfigError(f"top_k: {best} leaves nothing to tell; choose one or more")
+        raise ConfigError(f"top_k: {best} returns no word; choose one or more")
     if c.encoder is not None:
-        raise ConfigError("this model reads one text and writes another, and fills no blanks; ask it to translate")
+        raise ConfigError("this model is an encoder-decoder and fills no masks; use translate")
     words = c.head.lm if isinstance(c.head, config.PretrainingHead) else c.head
     if not isinstance(words, config.LMHead):
-        raise ConfigError(f"head.kind: {c.head.kind!r} says no words; blanks are filled by a model that was trained on "
-                          "hidden words (ForMaskedLM)")  # fmt: skip
+        raise ConfigError(f"head.kind: {c.head.kind!r} is no LM head; use a masked language model "
+                          "(ForMaskedLM)")  # fmt: skip
     if not any(mask(text).ahead for text in c.trunk.masks):
-        raise ConfigError("this model reads from left to right and sees nothing behind a blank; ask it to generate")
+        raise ConfigError("this model is causal and does not see the text after a mask; use generate")
 
 
 def encode_blanks(reader: TextInputs, text: str, hidden: int, name: str) -> EncodedText:
@@ -83,7 +83,7 @@ def encode_blanks(reader: TextInputs, text: str, hidden: int, name: str) -> Enco
     found = encode_parts(reader, text.split(mark), hidden, name) if reader.trained else reader.frame(text, name=name)
     if reader.longest is not None and len(found) > reader.longest:
         raise DataError(f"{name}: {len(found)} tokens are more than the {reader.longest} that this model reads at "
-                        "once; give less of the text around the blank")  # fmt: skip
+                        "once; give less of the text around the mask")  # fmt: skip
     return found
 
 

@@ -43,7 +43,7 @@ def forecast_table(model: Model, table: Any, **settings: object) -> ForecastResu
     task = config.from_dict(config.Forecasting, {**config.to_dict(task), **settings}, "task")
     is_file = isinstance(table, str | Path)
     if settings and not is_file:
-        raise ConfigError(f"{next(iter(settings))}: it says how a file is read, and here are numbers; leave it out")
+        raise ConfigError(f"{next(iter(settings))}: a setting for files, and numbers are given; leave it out")
     series = check_series(read_table(str(table), task) if is_file else series_of_numbers(table, front), front)
     device = next(model.parameters()).device
     [said] = run_batched(model, [series.values[-front.length :]], [[0]],

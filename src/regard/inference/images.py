@@ -52,7 +52,7 @@ IMAGES_AT_ONCE = 32  # images in one beam search
 
 def require_tokenizer(model: Any) -> "Tokenizer":
     if model.tokenizer is None:
-        raise DataError("this model has no tokenizer to say words with; put a tokenizer.json beside it")
+        raise DataError("this model has no tokenizer; put a tokenizer.json beside it")
     found: Tokenizer = model.tokenizer
     return found
 
@@ -102,7 +102,7 @@ def caption_images(model: "Model", pictures: Sequence[Any], **settings: Any) -> 
     settings = canonical_settings(settings)
     tokenizer, front = require_tokenizer(model), vision_front_end(model.c)
     if front is None:
-        raise ConfigError("this model sees nothing to write about; one of task 'captioning' does")
+        raise ConfigError("this model takes no images; use one of task 'captioning'")
     task = build_task(
         config.Captioning(),
         tokenizer,
@@ -145,7 +145,7 @@ def sample_captions(
     tokenizer: "Tokenizer",
 ) -> list[str]:  # fmt: skip
     if is_beam_search(settings):
-        raise ConfigError("num_beams: a caption is searched for or drawn; leave out num_beams, or temperature")
+        raise ConfigError("num_beams: beam search does not sample; leave out num_beams, or temperature")
     c = sampling_params(settings, tokenizer)
     rules = model.constraints(c, len(begin))
     if model.encoder is not None:
@@ -176,7 +176,7 @@ def generate_images(model: "Model", texts: Sequence[str], **settings: Any) -> Te
     check_whole_image(settings)
     tokenizer, c = require_tokenizer(model), model.task
     if not isinstance(c, config.TextToImage):
-        raise ConfigError("this model draws no pictures for a text; one of task 'text_to_image' does")
+        raise ConfigError("this model generates no images from text; use one of task 'text_to_image'")
     task = build_task(c, tokenizer, model.c, rows=RowPadding(model.context or 1), sense=build_processor(c.pixels))
     assert isinstance(task, TextToImage)
     most = task.room - task.around
@@ -191,7 +191,7 @@ def generate_images(model: "Model", texts: Sequence[str], **settings: Any) -> Te
 def prompt_ids(tokenizer: "Tokenizer", text: str, most: int) -> list[int]:
     found = tokenizer.encode(text)
     if not text.strip() or len(found) > most:
-        raise DataError(f"text: {text!r:.60} has {len(found)} tokens; expected 1 to {most}, so say it in fewer words")
+        raise DataError(f"text: {text!r:.60} has {len(found)} tokens; expected 1 to {most}, so change the text")
     return found
 
 
@@ -225,7 +225,7 @@ def pixel_config(model: Model) -> config.PixelEmbedding:
     """The pixel embedding of a pixel model; refuses any other model."""
     c = model.c.embed
     if not isinstance(c, config.PixelEmbedding) or isinstance(c, config.MaskedConvEmbedding):
-        raise ConfigError(f"embed.kind: {c.kind!r} draws no pictures; a model of 'pixels' does, value by value")
+        raise ConfigError(f"embed.kind: {c.kind!r} generates no images; a model of 'pixels' does, value by value")
     if c.values == "colors":
         palette.palette_table(c)  # raises for a palette without colours
     return c
@@ -237,7 +237,7 @@ def image_prefix(image: Tensor, rows: int, c: config.PixelEmbedding) -> list[int
             f"prefix_image: an image of {tuple(image.shape)}, expected {(c.channels, *c.grid)} by embed.grid"
         )
     if not 0 <= rows < c.grid[0]:
-        raise ConfigError(f"prefix_rows: {rows} rows of {c.grid[0]} are given; leave at least one to draw")
+        raise ConfigError(f"prefix_rows: {rows} rows of {c.grid[0]} are given; leave at least one to generate")
     ids: list[int] = palette.quantize_colors(image[None], c)[0, :rows].flatten().tolist()
     return ids
 

@@ -84,8 +84,8 @@ def score_texts(
 def check_scorable(model: Any, row: list[int], text: str, name: str) -> list[int]:
     """Check that a text in ids fits the context window and has at least one token with a context."""
     if len(row) < max(min_prompt_tokens(model), 1) + 1:
-        raise DataError(f"{name}: {text!r} is too short: nothing stands before its only token, so none has a "
-                        "probability; give more of it")  # fmt: skip
+        raise DataError(f"{name}: {text!r} is too short: its only token has no context, so it has no "
+                        "log-probability; give more of it")  # fmt: skip
     check_text_length(model, len(row) - 1, name)
     check_prompts(model, [row])
     return row
@@ -185,8 +185,8 @@ def check_label_list(labels: Sequence[str], per: str) -> None:
 
 def check_language_model(model: Any) -> None:
     if model.encoder is not None:
-        raise ConfigError("this model reads one text and writes another, and says nothing about one text alone; name a "
-                          "model that goes on from a text")  # fmt: skip
+        raise ConfigError("this model is an encoder-decoder, and a likelihood needs a decoder; choose "
+                          "a decoder")  # fmt: skip
     min_prompt_tokens(model)
     if model.output_tokenizer is None:
         raise DataError("this model has no tokenizer; set model.tokenizer")

@@ -86,7 +86,7 @@ def qa_objective(model: "Model") -> QuestionAnswering:
         or head.out != 2
         or architecture_ends_with(model, "ForTokenClassification")
     ):
-        raise ConfigError(f"head.kind: {head.kind!r} does not say where an answer begins and ends; name a model that "
+        raise ConfigError(f"head.kind: {head.kind!r} predicts no start and end of an answer; name a model that "
                           "was trained to answer (ForQuestionAnswering)")  # fmt: skip
     if model.task is not None and not isinstance(model.task, config.QuestionAnswering):
         raise ConfigError(f"task.kind: this model was trained for {model.task.kind!r} and answers no questions")

@@ -30,7 +30,7 @@ def input_record(thing: Any, column: str, number: int) -> Record:
     if not isinstance(thing, str | Path):
         return Record({column: thing}, f"{column} {number}")
     if not Path(thing).is_file():
-        raise DataError(f"{thing}: no such file; name a picture, or whatever the model sees")
+        raise DataError(f"{thing}: no such file; name an image, or another input of the model")
     return Record({column: thing}, str(thing))
 
 

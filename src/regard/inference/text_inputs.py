@@ -47,10 +47,10 @@ class TextInputs:
         c = model.c.text if isinstance(model.c, config.DualEncoder) else model.c
         if not isinstance(reading_front_end(c), config.TextEmbedding):
             raise ConfigError(
-                f"embed.kind: this model reads {reading_front_end(c).kind!r} and no text; name one that reads text"
+                f"embed.kind: this model reads {reading_front_end(c).kind!r} and no text; name one that takes text"
             )
         if model.tokenizer is None:
-            raise DataError("this model has no tokenizer to read a text with; put a tokenizer.json beside it")
+            raise DataError("this model has no tokenizer; put a tokenizer.json beside it")
         card = model.tokenizer.card.get("model_max_length")
         known = [
             card if isinstance(card, int) and 0 < card < ENDLESS else None,
@@ -95,7 +95,7 @@ class TextInputs:
         except DataError as problem:
             raise DataError(f"{name}: {problem}") from None
         if all(owner is None for owner in found.owners):
-            raise DataError(f"{name}: {text[:40]!r} became no token; give it some words")
+            raise DataError(f"{name}: {text[:40]!r} has no tokens; give it some words")
         if (largest := max(found.ids)) >= (vocab := reading_front_end(self.c).vocab):
             raise DataError(f"{name}: id {largest} is outside the model's vocabulary of {vocab}; use the tokenizer of "
                             "its training")  # fmt: skip
@@ -164,7 +164,7 @@ def encode_model_inputs(model: Any, text: str | None, source: str | None, pair: 
         from regard.inference.translation import encode_pair
 
         if pair is not None or source is None:
-            raise ConfigError("source: an encoder-decoder reads one, and goes on with a target; give source='...'")
+            raise ConfigError("source: an encoder-decoder needs one beside the target; give source='...'")
         return encode_pair(model, source, text)
     if source is not None:
         raise ConfigError("source: this model has no encoder; give one text, and for a pair of texts pair='...'")

@@ -48,10 +48,10 @@ class Translator:
 
     def __init__(self, model: "Model") -> None:
         if model.c.encoder is None:
-            raise config.ConfigError("this model has no encoder to read a text with; one that goes on from a text "
-                                     "is for generate")  # fmt: skip
+            raise config.ConfigError("this model has no encoder; for a decoder "
+                                     "use generate")  # fmt: skip
         if model.tokenizer is None or model.output_tokenizer is None:
-            raise config.DataError("this model has no tokenizer to read a text with; set model.tokenizer, or put a "
+            raise config.DataError("this model has no tokenizer; set model.tokenizer, or put a "
                                    "tokenizer.json beside it")  # fmt: skip
         task = build_task(config.Translation(), model.tokenizer, target=model.target_tokenizer)
         assert isinstance(task, Translation)
@@ -183,8 +183,8 @@ def align_translation(
     known = set(model.addresses())
     looks = [place for place in range(depth) if f"trunk.{place}.cross.pattern" in known]
     if not looks:
-        raise config.ConfigError(f"trunk.cross: {model.c.trunk.cross!r} tells the decoder of its source in one vector, "
-                                 "so there are no words that it looks at")  # fmt: skip
+        raise config.ConfigError(f"trunk.cross: {model.c.trunk.cross!r} passes the source as one vector, "
+                                 "so there is no cross-attention to align with")  # fmt: skip
     layer = looks[max(len(looks) - 2, 0)] if layer is None else layer
     if not -depth <= layer < depth or layer % depth not in looks:
         raise config.ConfigError(f"layer: {layer} is none of the decoder's layers, {looks[0]} to {looks[-1]}")

@@ -56,7 +56,7 @@ def read_prompt(
     device = next(model.parameters()).device
     if isinstance(prompt, str) or isinstance(source, str):
         if not hasattr(model, "encode_inputs"):
-            raise ConfigError("this model has no tokenizer to read a text with; give ids, or a model of regard.load")
+            raise ConfigError("this model has no tokenizer for text; give ids, or a model of regard.load")
         read = model.encode_inputs(prompt, source=source, pair=pair) | given
         first = read.pop("ids")
     else:

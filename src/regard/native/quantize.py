@@ -44,7 +44,7 @@ class PackedWeight(Tensor):
         return made
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
-        return f"Held({tuple(self.shape)}, {str(self.kept.dtype).removeprefix('torch.')})"
+        return f"PackedWeight({tuple(self.shape)}, {str(self.kept.dtype).removeprefix('torch.')})"
 
     @property
     def is_paneled(self) -> bool:
@@ -169,7 +169,7 @@ def is_large_model(model: nn.Module) -> bool:
 def check_packable(model: nn.Module) -> None:
     kinds = {(each.device.type, torch.float32 if each.dtype in HALVES else each.dtype) for each in model.parameters()}
     if any(isinstance(each, PackedWeight) for each in model.parameters()):
-        raise config.ConfigError("weights: they are held already; load the model again to hold them otherwise")
+        raise config.ConfigError("weights: they are packed already; load the model again to pack them otherwise")
     if kinds != {("cpu", torch.float32)}:
         said = ", ".join(sorted(f"{str(kind).removeprefix('torch.')} on {device}" for device, kind in kinds))
         raise config.ConfigError(f"weights: only fp32, bf16 and fp16 on the CPU can be packed, and these are {said}; "
@@ -178,7 +178,7 @@ def check_packable(model: nn.Module) -> None:
 
 def refuse_packed(model: nn.Module, verb: str) -> None:
     if (kind := packed_format(model)) is not None:
-        raise config.ConfigError(f"weights: they are held as {kind} to be asked, and cannot be {verb} so; load the "
+        raise config.ConfigError(f"weights: they are packed as {kind} for inference and cannot be {verb}; load the "
                                  "model again without weights")  # fmt: skip
 
 

@@ -233,14 +233,14 @@ def reference_class(found: ModelFolder) -> Any:
     """The class of `transformers` for the model in a folder."""
     name = found.architecture
     if found.path.is_file():
-        raise DataError(f"{found.path}: one file, and folders are compared; `regard convert {found.path} FOLDER` makes "
+        raise DataError(f"{found.path}: a file, but folders are compared; `regard convert {found.path} FOLDER` makes "
                         "one")  # fmt: skip
     if name is None:
         if (known := match_family(found.config)) is None:
             raise DataError(
                 f"{found.path}: `transformers` has no class to compare it with ({explain_no_family(found.config)})"
             )
-        raise DataError(f"{found.path}: in our own words, which `transformers` does not read; `regard convert "
+        raise DataError(f"{found.path}: in regard's own format, which `transformers` cannot read; `regard convert "
                         f"{found.path} FOLDER` writes it as a {known.architecture}, which can be compared")  # fmt: skip
     with mute_transformers():
         there = getattr(import_transformers(), name, None)
@@ -261,8 +261,8 @@ def load_reference(found: ModelFolder, dtype: torch.dtype, device: torch.device 
         first = str(problem).strip().split("\n")[0]
         raise DataError(f"{found.path}: `transformers` cannot open it ({first}); fetch or write it again") from None
     if lacking := sorted(report["missing_keys"]):
-        warnings.warn(f"{found.path}: there is nothing for {', '.join(lacking[:3])}, and `transformers` makes it up; "
-                      "what comes of it is not compared", stacklevel=2)  # fmt: skip
+        warnings.warn(f"{found.path}: has no {', '.join(lacking[:3])}, which `transformers` initialises at random; "
+                      "outputs of these weights are not compared", stacklevel=2)  # fmt: skip
     return model.to(device).eval()
 
 

@@ -29,7 +29,7 @@ def to_hf(c: config.DualEncoder, context: int | None) -> dict[str, Any]:
     if not isinstance(sees.trunk, config.Trunk) or not isinstance(reads.trunk, config.Trunk):
         raise ValueError("towers: one of them is recurrent, where CLIP has blocks in both")
     if not isinstance(sees.embed, config.PatchEmbedding) or type(reads.embed) is not config.TextEmbedding:
-        raise ValueError(f"towers: they have {sees.embed.kind!r} and {reads.embed.kind!r} before them, where CLIP has "
+        raise ValueError(f"towers: they have {sees.embed.kind!r} and {reads.embed.kind!r} as inputs, where CLIP has "
                          "'patches' and 'text'")  # fmt: skip
     return {
         "vision_config": {**vision_to_hf(sees, None), "model_type": "clip_vision_model"},

@@ -16,7 +16,7 @@ def to_hf(c: config.Transformer, context: int | None) -> dict[str, Any]:
     reads, writes = both_trunks(c)
     heard = c.encoder.embed if c.encoder is not None else None
     if not isinstance(heard, config.AudioEmbedding):
-        raise ValueError("encoder.embed is no sound, and Whisper reads nothing else")
+        raise ValueError("encoder.embed is no audio front end, and Whisper needs one")
     return trunks_to_hf(c) | {
         "num_mel_bins": getattr(heard.features, "n_mels", WHISPER_AUDIO.n_mels),
         "max_source_positions": max_length(reads, None, heard.count),

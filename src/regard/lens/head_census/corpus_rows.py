@@ -63,7 +63,7 @@ def read_files(model: Any, names: Sequence[str]) -> TokenShards | Iterator[Text]
     """Files, folders or packaged texts by name, as the model reads them."""
     model = unwrap_model(model)
     if getattr(model, "tokenizer", None) is None:
-        raise DataError("this model has no tokenizer to read a text with; give ids, or a model of regard.load")
+        raise DataError("this model has no tokenizer for text; give ids, or a model of regard.load")
     if window_length(model, None) is None:
         return read_records(model, names)
     data = config.Data(source=tuple(names), validation=0.0)

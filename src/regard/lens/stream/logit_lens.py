@@ -135,7 +135,7 @@ def check_lens_settings(model: Any, watch: Sequence[str | int], top_k: int, lens
     if isinstance(watch, str):
         raise ConfigError(f"watch: {watch!r} is one word; give a list of them")
     if top_k < 1:
-        raise ConfigError(f"top_k: {top_k} leaves nothing to tell; choose one or more")
+        raise ConfigError(f"top_k: {top_k} returns no token; choose one or more")
     if lens is not None:
         lens.check(model)
 
