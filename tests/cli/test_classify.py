@@ -177,7 +177,7 @@ def test_every_verb_takes_a_run_that_reads_images(regard, words):
     (["generate", "images", "hello"], "images: it was trained for 'classification' and generates no text"),
     (["explain", "images", "--heads"], "--heads reads a text, and this model reads images"),
     (["evaluate", "images", "task.kind=next_token"], "settings say how a FILE is read"),
-    (["evaluate", "images", "shapes.jsonl", "task.kind=masked_lm"], "task.kind: 'masked_lm' is asked of texts"),
+    (["evaluate", "images", "shapes.jsonl", "task.kind=masked_lm"], "task.kind: 'masked_lm' needs text"),
 ])  # fmt: skip
 def test_what_images_cannot_be_asked_is_one_sentence(regard, words, sentence):
     code, out, err = regard(*words)

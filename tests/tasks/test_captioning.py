@@ -91,13 +91,13 @@ def test_a_few_pictures_are_learned_by_heart_and_told_again(shape):
 @pytest.mark.parametrize(
     "model, sentence",
     [
-        (towers(), "model: task 'captioning' is asked of one that sees and writes"),
+        (towers(), "model: task 'captioning' needs an image encoder and a decoder"),
         (C.Transformer(embed=C.TextEmbedding(vocab=V), trunk=C.Trunk(mask="causal")), "give it model.encoder.embed"),
         (
             prefixed(V, "full"),
-            r"model.trunk.mask: 'full' sees the word it should tell; write 'prefix\(4\)'",
+            r"model.trunk.mask: 'full' sees the token it should predict; write 'prefix\(4\)'",
         ),
-        (prefixed(V, "prefix(5)"), r"model.trunk.mask: 'prefix\(5\)' shows words before they are told"),
+        (prefixed(V, "prefix(5)"), r"model.trunk.mask: 'prefix\(5\)' shows labels before prediction"),
         (prefixed(3), "model.embed.vocab: 3, and the tokenizer has"),
         (
             C.Transformer(embed=prefixed(V).embed, trunk=prefixed(V).trunk, head=C.PoolingHead()),
@@ -108,7 +108,7 @@ def test_a_few_pictures_are_learned_by_heart_and_told_again(shape):
                 embed=C.MultimodalEmbedding(prefix=C.AudioEmbedding(), text=C.TextEmbedding(vocab=V)),
                 trunk=C.Trunk(mask="prefix(2)"),
             ),
-            "has 0 tokens for sure; write 'causal'",
+            "has 0 tokens at least; write 'causal'",
         ),
     ],
 )

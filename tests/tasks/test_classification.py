@@ -164,7 +164,7 @@ def test_a_label_is_a_name_or_the_number_of_one(label, number):
 def test_a_label_that_is_none_of_the_classes_is_one_sentence(c, label):
     objective, known = task(c)
 
-    with pytest.raises(DataError, match="is none of the . classes .*; mend the label, or name it in task.classes"):
+    with pytest.raises(DataError, match="is none of the . classes .*; correct the label, or name it in task.classes"):
         objective.example({"text": "x", "label": label}, known)
 
 
@@ -186,15 +186,15 @@ def test_classes_that_were_named_stay_and_one_is_not_enough():
 
 
 @pytest.mark.parametrize("c, head, words", [
-    (ONE, C.PoolingHead(out=2), "model.head.out: 2, and there are 3"),
+    (ONE, C.PoolingHead(out=2), "model.head.out: 2, and the task has 3 outputs"),
     (ONE, C.LMHead(), "model.head.kind: 'lm', and task 'classification' needs pooling"),
-    (C.Regression(), C.PoolingHead(), "model.head.out: None, and there is 1"),
+    (C.Regression(), C.PoolingHead(), "model.head.out: None, and the task has 1 output"),
     (C.MaskedLM(next_sentence=True), C.LMHead(), "needs pretraining"),
     (C.MaskedLM(), C.PretrainingHead(), "'pretraining' is for task.next_sentence"),
-    (C.Translation(), C.LMHead(), "model.encoder: task 'translation' is asked of two trunks"),
+    (C.Translation(), C.LMHead(), "model.encoder: task 'translation' needs an encoder-decoder"),
     (C.NextToken(), C.LMHead(), "model.trunk.mask: 'full' sees the token"),
     (C.TokenClassification(classes=("O", "B-X")), C.TokenHead(out=3), "model.head.out: 3, and there are 2"),
-    (C.QuestionAnswering(), C.TokenHead(out=3), "an answer begins and ends"),
+    (C.QuestionAnswering(), C.TokenHead(out=3), "an answer is a span"),
 ], ids=str)  # fmt: skip
 def test_a_model_that_cannot_be_asked_is_refused_by_its_setting(c, head, words):
     with pytest.raises(ConfigError) as error:
@@ -213,5 +213,5 @@ def test_a_first_token_that_stands_for_nothing_is_refused():
     with pytest.raises(ConfigError, match="model.head.pooling: 'cls' .* set it to mean or last"):
         task(ONE, "char", model=c)
     blind = C.Transformer(embed=C.TextEmbedding(vocab=700), head=C.PoolingHead(out=3), trunk=C.Trunk(mask="causal"))
-    with pytest.raises(ConfigError, match="'causal' it sees itself alone; set it to last"):
+    with pytest.raises(ConfigError, match="'causal' it attends only to itself; set it to last"):
         task(ONE, model=blind)

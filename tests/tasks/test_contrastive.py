@@ -191,7 +191,7 @@ def test_a_match_is_a_share_for_each_text():
 def test_micro_batches_are_refused_in_a_sentence():
     refuse_accumulation(1)
     with pytest.raises(
-        ConfigError, match="train.gradient_accumulation: 2, and task 'contrastive' tells each pair from all others"
+        ConfigError, match="train.gradient_accumulation: 2, and task 'contrastive' contrasts each pair with all others"
     ):
         refuse_accumulation(2)
 
@@ -202,8 +202,8 @@ ONE = towers().towers[0]
 @pytest.mark.parametrize(
     "model, sentence",
     [
-        (ONE, "model.kind: task 'contrastive' is asked of two towers"),
-        (C.DualEncoder(towers=towers().towers[::-1]), "model.towers: the first reads what is seen and the second text"),
+        (ONE, "model.kind: task 'contrastive' needs two towers"),
+        (C.DualEncoder(towers=towers().towers[::-1]), "model.towers: the first takes images or other inputs"),
         (towers(3), r"model.towers\[1\].embed.vocab: 3, and the tokenizer has"),
         (
             C.DualEncoder(towers=(C.Transformer(embed=ONE.embed, head=C.NoHead()), towers().towers[1])),

@@ -99,7 +99,7 @@ def test_batches_to_learn_from_may_be_flipped_and_others_are_not():
     (replace(MODEL, head=C.LMHead(tied=False, vocab=9)), "model.head.vocab: 9, and the palette has 13; set it to 13"),
     (replace(MODEL, head=C.PoolingHead(out=3, pooling="mean")),
      "model.head.kind: 'pooling', and task 'next_pixel' needs"),
-    (replace(MODEL, embed=C.TextEmbedding(vocab=14)), "model.embed.kind: 'text' has no values"),
+    (replace(MODEL, embed=C.TextEmbedding(vocab=14)), "model.embed.kind: 'text' has no sequence of pixel values"),
 ])  # fmt: skip
 def test_a_model_that_cannot_be_asked_is_refused_by_the_setting(model, why):
     with pytest.raises(ConfigError, match=why):

@@ -123,7 +123,7 @@ IMAGE = C.PatchEmbedding(patch_size=2, image_size=4, channels=1)
         (
             C.Classification(classes=CLASSES),
             {"head": C.PoolingHead(out=2)},
-            "model.head.out: 2, and there are 3 to answer",
+            "model.head.out: 2, and the task has 3 outputs",
         ),
         (
             C.Classification(classes=CLASSES),
@@ -135,11 +135,11 @@ IMAGE = C.PatchEmbedding(patch_size=2, image_size=4, channels=1)
             {"embed": C.PatchEmbedding(patch_size=2, image_size=4, channels=1, cls_tokens=False)},
             "set model.embed.cls_tokens",
         ),
-        (C.Classification(classes=CLASSES), {"trunk": C.Trunk(mask="causal")}, "it sees itself alone"),
+        (C.Classification(classes=CLASSES), {"trunk": C.Trunk(mask="causal")}, "it attends only to itself"),
         (
             C.MaskedLM(),
             {},
-            r"task.kind: 'masked_lm' is asked of texts, and this front end reads none; set it to classification or",
+            r"task.kind: 'masked_lm' needs text, and this front end takes none; set it to classification or",
         ),
     ],
 )

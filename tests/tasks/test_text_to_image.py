@@ -110,8 +110,8 @@ def test_a_model_of_another_task_draws_nothing():
 
 @pytest.mark.parametrize("model, length, sentence", [
     (drawing(V, 99), 28, "model.embed.vocab"),
-    (drawing(V + 5, 99), COUNT + 2, "train.context: 14 tokens, and a picture has 12"),
-    (prefixed(V + 5), 28, "model.embed.kind: task 'text_to_image' reads words and colours as ids of one vocabulary"),
+    (drawing(V + 5, 99), COUNT + 2, "train.context: 14 tokens, and an image has 12"),
+    (prefixed(V + 5), 28, "model.embed.kind: task 'text_to_image' takes words and colours as ids of one vocabulary"),
 ])  # fmt: skip
 def test_models_that_cannot_be_asked_are_refused(model, length, sentence):
     with pytest.raises(ConfigError, match=sentence):

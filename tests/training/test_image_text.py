@@ -145,7 +145,7 @@ def test_evaluation_scores_what_a_run_kept_back_or_other_data(recipe, desk):
 
 @pytest.mark.parametrize("shape, change, sentence", [
     ("contrastive", "train.gradient_accumulation=2",
-     "train.gradient_accumulation: 2, and task 'contrastive' tells each pair from all others"),
+     "train.gradient_accumulation: 2, and task 'contrastive' contrasts each pair with all others"),
     ("contrastive", "train.parallel=fsdp", "train.parallel: fsdp cuts every weight in parts"),
     ("contrastive", "train.loss_chunk=8", "train.loss_chunk: task 'contrastive' answers in no vocabulary"),
     ("contrastive", "train.pack=true", "train.pack: task 'contrastive' asks of each pair by itself"),
@@ -156,7 +156,7 @@ def test_evaluation_scores_what_a_run_kept_back_or_other_data(recipe, desk):
     ("captioning", "model.encoder.trunk.position={kind='learned', length=3}", "length: 3, and the front end makes 5"),
     ("prefix", "model.position.length=20", "train.context: 44 is longer than model.trunk.position.length 20"),
     ("text_to_image", "task.pixels.palette=4000000", "palette"),
-    ("text_to_image", "train.context=17", "train.context: 17 tokens, and a picture has 16"),
+    ("text_to_image", "train.context=17", "train.context: 17 tokens, and an image has 16"),
 ])  # fmt: skip
 def test_a_mistake_in_a_recipe_is_one_sentence(recipe, shape, change, sentence):
     with pytest.raises((config.ConfigError, config.DataError), match=sentence):

@@ -222,7 +222,7 @@ def test_two_graphs_are_one_too_many(desk):
 @pytest.mark.parametrize("change, message", [
     ("model.head.kind=pooling", "model.head.kind: 'pooling', and task 'node_classification' needs token"),
     ("train.batch_size=7", "train.batch_size: task 'node_classification' reads one whole graph"),
-    ("model.embed={kind=\"text\"}", "model.embed.kind: 'text', and task 'node_classification' is asked of graphs"),
+    ("model.embed={kind=\"text\"}", "model.embed.kind: 'text', and task 'node_classification' needs graphs"),
     ("model.embed.num_tags=3", "no tags, which model.embed.num_tags asks for"),
     ("model.embed.features=3", "4 features at a node, and model.embed.features is 3"),
     ("task.classes=[\"red\", \"green\"]", "label 'blue' is none of the 2 classes"),

@@ -49,7 +49,7 @@ class Captioning(ImageTextTask, TextTask):
 
     def check(self, model: config.Model) -> None:
         if isinstance(model, config.DualEncoder) or vision_front_end(model) is None:
-            raise ConfigError("model: task 'captioning' is asked of one that sees and writes; give it "
+            raise ConfigError("model: task 'captioning' needs an image encoder and a decoder; give it "
                               "model.encoder.embed of kind patches, or model.embed.kind=multimodal")  # fmt: skip
         if model.head.kind != "lm":
             raise ConfigError(f"model.head.kind: {model.head.kind!r}, and task 'captioning' needs lm")
@@ -58,12 +58,12 @@ class Captioning(ImageTextTask, TextTask):
                               "tokens; leave it out, or make it larger")  # fmt: skip
         if ahead := [text for text in model.trunk.masks if mask(text).ahead]:
             raise ConfigError(
-                f"model.trunk.mask: {ahead[0]!r} sees the word it should tell; write {check_caption_model(model)!r}"
+                f"model.trunk.mask: {ahead[0]!r} sees the token it should predict; write {check_caption_model(model)!r}"
             )
         for leaf in (leaf for text in model.trunk.masks for leaf in mask(text).leaves):
             if isinstance(leaf, Prefix) and leaf.length > fixed_image_tokens(model):
-                raise ConfigError(f"model.trunk.mask: {str(leaf)!r} shows words before they are told, as what is seen "
-                                  f"has {fixed_image_tokens(model)} tokens for sure; write "
+                raise ConfigError(f"model.trunk.mask: {str(leaf)!r} shows labels before prediction, as an image "
+                                  f"has {fixed_image_tokens(model)} tokens at least; write "
                                   f"{check_caption_model(model)!r}")  # fmt: skip
 
     def build_batch(self, examples: Sequence[TensorExample], chance: torch.Generator | None) -> TaskBatch:

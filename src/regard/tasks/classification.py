@@ -54,16 +54,16 @@ class InputTask(Task):
         if not isinstance(head, config.PoolingHead):
             return
         if head.out != self.out:
-            raise ConfigError(f"model.head.out: {head.out}, and there {'is' if self.out == 1 else 'are'} {self.out} to "
-                              f"answer; set it to {self.out}")  # fmt: skip
+            raise ConfigError(f"model.head.out: {head.out}, and the task has {self.out} "
+                              f"output{'s' * (self.out != 1)}; set it to {self.out}")  # fmt: skip
         front = getattr(model.embed, "cls_tokens", None)
         if head.pooling == "cls" and front is False:
-            raise ConfigError("model.head.pooling: 'cls' reads a first token that stands for the whole, and this "
-                              "front end puts none there; set model.embed.cls_tokens=true, or "
+            raise ConfigError("model.head.pooling: 'cls' needs a class token in front, and this "
+                              "front end adds none; set model.embed.cls_tokens=true, or "
                               "model.head.pooling=mean")  # fmt: skip
         if head.pooling == "cls" and not any(mask(text).ahead for text in model.trunk.masks):
             raise ConfigError(f"model.head.pooling: 'cls' is the first token, and under the mask "
-                              f"{model.trunk.masks[0]!r} it sees itself alone; set it to last")  # fmt: skip
+                              f"{model.trunk.masks[0]!r} it attends only to itself; set it to last")  # fmt: skip
 
     def vocabularies(self, model: config.Transformer) -> list[tuple[str, int, int]]:
         return []
@@ -182,14 +182,14 @@ class TextClassificationBase(Task):
         head = model.head
         assert isinstance(head, config.PoolingHead)
         if head.out != self.out:
-            raise config.ConfigError(f"model.head.out: {head.out}, and there {'is' if self.out == 1 else 'are'} "
-                                     f"{self.out} to answer; set it to {self.out}")  # fmt: skip
+            raise config.ConfigError(f"model.head.out: {head.out}, and the task has "
+                                     f"{self.out} output{'s' * (self.out != 1)}; set it to {self.out}")  # fmt: skip
         if head.pooling == "cls" and not self.specials.single.before:
-            raise config.ConfigError("model.head.pooling: 'cls' reads a first token that stands for the whole, and "
-                                     "this tokenizer puts none before a text; set it to mean or last")  # fmt: skip
+            raise config.ConfigError("model.head.pooling: 'cls' needs a class token in front, and "
+                                     "this tokenizer adds none to a text; set it to mean or last")  # fmt: skip
         if head.pooling == "cls" and not any(mask(text).ahead for text in model.trunk.masks):
             raise config.ConfigError(f"model.head.pooling: 'cls' is the first token, and under the mask "
-                                     f"{model.trunk.masks[0]!r} it sees itself alone; set it to last")  # fmt: skip
+                                     f"{model.trunk.masks[0]!r} it attends only to itself; set it to last")  # fmt: skip
 
     @property
     def out(self) -> int:

@@ -48,7 +48,7 @@ def encode_column(record: RecordLike, name: str, text: str, tokenizer: Tokenizer
     except DataError as problem:
         raise DataError(f"{record_place(record)}: column {name!r}: {problem}") from None
     if not found:
-        raise column_error(record, name, text, "a text that this tokenizer can say")
+        raise column_error(record, name, text, "a text that this tokenizer can encode")
     return found
 
 
@@ -97,7 +97,7 @@ def label_index(record: RecordLike, name: str, label: Any, classes: Sequence[str
         return int(label)
     shown = ", ".join(classes[:20]) + (", ..." if len(classes) > 20 else "")
     raise DataError(f"{record_place(record)}: label {label!r} in column {name!r} is none of the {len(classes)} classes "
-                    f"({shown}); mend the label, or name it in task.classes, or pass it over by "
+                    f"({shown}); correct the label, or name it in task.classes, or skip it by "
                     "data.on_bad_record=skip")  # fmt: skip
 
 
@@ -157,6 +157,6 @@ def labels_in_record(
 def with_input_column(task: config.Task, reader: Processor) -> config.Task:
     """The task with the processor's own column, where the recipe names none."""
     if getattr(task, "input_pair", None) is not None:
-        raise ConfigError("task.input_pair: a second text, and here is none; leave it out")
+        raise ConfigError("task.input_pair: there is no second text; leave it out")
     unsaid = getattr(task, "input", None) == "text"
     return replace(task, input=reader.column) if unsaid else task  # type: ignore[arg-type]

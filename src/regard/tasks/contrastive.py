@@ -63,15 +63,15 @@ class Contrastive(ImageTextTask):
 
     def check(self, model: config.Model) -> None:
         if not isinstance(model, config.DualEncoder) or len(model.towers) != 2:
-            raise ConfigError("model.kind: task 'contrastive' is asked of two towers; set it to dual_encoder, with "
-                              "one that reads text and one that does not")  # fmt: skip
+            raise ConfigError("model.kind: task 'contrastive' needs two towers; set it to dual_encoder, with "
+                              "one tower for text and one for other inputs")  # fmt: skip
         if [isinstance(tower.embed, config.TextEmbedding) for tower in model.towers] != [False, True]:
-            raise ConfigError("model.towers: the first reads what is seen and the second text; embed.kind says "
+            raise ConfigError("model.towers: the first takes images or other inputs and the second text; embed.kind is "
                               f"{' and '.join(repr(tower.embed.kind) for tower in model.towers)}")  # fmt: skip
         widths = [getattr(tower.head, "out", None) or tower.trunk.dim for tower in model.towers]
         if other := [tower.head.kind for tower in model.towers if tower.head.kind != "pooling"]:
-            raise ConfigError(f"model.towers: a head of kind {other[0]!r}, and what is compared is one vector for the "
-                              "whole; set head.kind of both to pooling")  # fmt: skip
+            raise ConfigError(f"model.towers: a head of kind {other[0]!r}, and towers are compared by one vector per "
+                              "input; set head.kind of both to pooling")  # fmt: skip
         if len({*widths}) > 1:
             raise ConfigError(f"model.towers: their vectors are {widths[0]} and {widths[1]} wide; set head.out of both "
                               "to one width")  # fmt: skip
@@ -193,8 +193,8 @@ class AllReduceSum(torch.autograd.Function):
 def refuse_accumulation(accumulate: int) -> None:
     """Refuse gradient accumulation, which would silently train an easier task."""
     if accumulate > 1:
-        raise ConfigError(f"train.gradient_accumulation: {accumulate}, and task 'contrastive' tells each pair from all "
-                          "others of its batch, which smaller ones cannot; set it to 1, and train.batch_size "
+        raise ConfigError(f"train.gradient_accumulation: {accumulate}, and task 'contrastive' contrasts each pair with "
+                          "all others of its batch, not of a micro-batch; set it to 1, and train.batch_size "
                           "larger")  # fmt: skip
 
 

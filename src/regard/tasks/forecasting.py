@@ -29,7 +29,7 @@ class Forecasting(Task):
 
     def check(self, model: config.Transformer) -> None:
         if not isinstance(model.embed, config.SeriesEmbedding):
-            raise ConfigError(f"model.embed.kind: {model.embed.kind!r}, and task 'forecasting' is asked of series; set "
+            raise ConfigError(f"model.embed.kind: {model.embed.kind!r}, and task 'forecasting' needs time series; set "
                               "it to series")  # fmt: skip
         super().check(model)
 

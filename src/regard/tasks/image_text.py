@@ -48,7 +48,7 @@ class ImageTextTask(Task):
         most = self.room - self.around
         if len(ids) > most:
             raise DataError(f"{columns.record_place(record)}: column {self.c.text!r} has {len(ids)} tokens, and there "
-                            f"is room for {most}; make train.context larger, or pass it over by "
+                            f"is room for {most}; make train.context larger, or skip it by "
                             "data.on_bad_record=skip")  # fmt: skip
         seen = self.sense.example(record, self.c.image)  # type: ignore[arg-type]
         return seen | {TEXT_KEY: torch.tensor(ids)}

@@ -102,7 +102,7 @@ def save_gradients(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]
 
 def scale_gradients(ctx: Any, grad: Tensor, *others: Tensor | None) -> tuple[Tensor | None, ...]:
     if any(other is not None for other in others):
-        raise RuntimeError("the loss in chunks has no second derivatives; ask for it whole")
+        raise RuntimeError("the loss in chunks has no second derivatives; use it without chunks")
     dx, dw, db = ctx.saved_tensors
     return grad.to(dx.dtype) * dx, grad.to(dw.dtype) * dw, grad.to(db.dtype) * db if ctx.biased else None, *[None] * 4
 

@@ -59,7 +59,7 @@ class MaskedLM(Task):
         super().check(model)
         if not any(mask(text).ahead for text in model.trunk.masks):
             raise config.ConfigError(f"model.trunk.mask: under {model.trunk.masks[0]!r} no token attends to what "
-                                     "comes after a masked one; set it to full, or ask for the next one")  # fmt: skip
+                                     "comes after a masked one; set it to full, or use task next_token")  # fmt: skip
         if self.c.next_sentence and (not isinstance(model.head, config.PretrainingHead) or model.head.pooling.out != 2):
             raise config.ConfigError(
                 "model.head.kind: next_sentence needs pretraining, with model.head.pooling.out = 2"

@@ -39,11 +39,11 @@ class NextPixel(Task):
     def check(self, model: config.Transformer) -> None:
         super().check(model)
         if not isinstance(model.embed, config.PixelEmbedding):
-            raise ConfigError(f"model.embed.kind: {model.embed.kind!r} has no values to be told one by one; set it to "
+            raise ConfigError(f"model.embed.kind: {model.embed.kind!r} has no sequence of pixel values; set it to "
                               "pixels")  # fmt: skip
         position, wanted = model.trunk.position, [model.embed.grid[0], model.embed.grid[1] * model.embed.numbers]
         if isinstance(position, config.ConvLikePosition) and list(position.grid) != wanted:
-            raise ConfigError(f"model.trunk.position.grid: {list(position.grid)}, and model.embed tells {wanted[0]} "
+            raise ConfigError(f"model.trunk.position.grid: {list(position.grid)}, and model.embed has {wanted[0]} "
                               f"rows of {wanted[1]} values; set it to {wanted}")  # fmt: skip
         head = model.head
         if isinstance(head, config.LMHead) and not head.tied and head.vocab not in (None, model.embed.palette):

@@ -35,7 +35,7 @@ class NodeClassification(Task):
         super().check(model)
         head = model.head
         if not isinstance(model.embed, config.GraphEmbedding):
-            raise ConfigError(f"model.embed.kind: {model.embed.kind!r}, and task 'node_classification' is asked of "
+            raise ConfigError(f"model.embed.kind: {model.embed.kind!r}, and task 'node_classification' needs "
                               "graphs; set it to graph")  # fmt: skip
         if isinstance(head, config.TokenHead) and head.out != len(self.c.classes):
             raise ConfigError(f"model.head.out: {head.out}, and there are {len(self.c.classes)} classes; set it so")

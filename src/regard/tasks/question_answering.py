@@ -48,7 +48,7 @@ class QuestionAnswering(Task):
     def check(self, model: config.Transformer) -> None:
         super().check(model)
         if isinstance(model.head, config.TokenHead) and model.head.out != 2:
-            raise config.ConfigError(f"model.head.out: {model.head.out}, and an answer begins and ends: set it to 2")
+            raise config.ConfigError(f"model.head.out: {model.head.out}, and an answer is a span: set it to 2")
 
     # ---------------------------------------------------------------- examples
 
@@ -59,7 +59,7 @@ class QuestionAnswering(Task):
         if self.right_answers(record) and not best["stop"]:
             raise DataError(f"{columns.record_place(record)}: the answer does not fit in a row of {self.rows.length} "
                             "tokens; "
-                            "let rows be longer, or task.doc_stride smaller")  # fmt: skip
+                            "set a larger train.context, or a smaller task.doc_stride")  # fmt: skip
         return best
 
     def windows(self, record: RecordLike, tokenizer: Tokenizer) -> list[TaskExample]:
@@ -108,8 +108,8 @@ class QuestionAnswering(Task):
         start = int(at) if str(at).isdecimal() else len(context)
         if context[start : start + len(right[0])] != right[0]:
             where = "in" if self.c.answer_start is None else f"at character {at} of"
-            raise DataError(f"{columns.record_place(record)}: answer {right[0]!r} does not stand {where} column "
-                            f"{self.c.context!r}; mend it, or leave the record out")  # fmt: skip
+            raise DataError(f"{columns.record_place(record)}: answer {right[0]!r} is not {where} column "
+                            f"{self.c.context!r}; correct it, or leave the record out")  # fmt: skip
         return start, start + len(right[0])
 
     def right_answers(self, record: RecordLike) -> list[str]:

@@ -160,8 +160,8 @@ class Task:
         """Check that a model fits the task; errors name the setting by its path."""
         task, head = f"task {self.c.kind!r}", model.head.kind
         if (model.encoder is not None) != self.encoder:
-            how = "two trunks; add model.encoder" if self.encoder else "one trunk alone; leave out model.encoder"
-            raise ConfigError(f"model.encoder: {task} is asked of {how}")
+            how = "an encoder-decoder; add model.encoder" if self.encoder else "one trunk; leave out model.encoder"
+            raise ConfigError(f"model.encoder: {task} needs {how}")
         if head not in self.heads:
             raise ConfigError(f"model.head.kind: {head!r}, and {task} needs {' or '.join(self.heads)}; "
                               f"set model.head.kind={self.heads[0]}")  # fmt: skip
@@ -262,7 +262,7 @@ def build_input_task(c: config.Task, sense: Any, model: config.Model | None = No
     """Build the task of a config for inputs of a processor; checked against the model."""
     task: Any = INPUT_TASKS.get(c.kind) or TASKS[c.kind]
     if "sense" not in task.__dataclass_fields__:
-        raise ConfigError(f"task.kind: {c.kind!r} is asked of texts, and this front end reads none; set it to "
+        raise ConfigError(f"task.kind: {c.kind!r} needs text, and this front end takes none; set it to "
                           f"{' or '.join(INPUT_TASKS)}, or model.embed.kind=text")  # fmt: skip
     made: Task = task(c, sense=sense, **more)
     if isinstance(model, config.Transformer):

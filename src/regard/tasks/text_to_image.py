@@ -51,15 +51,15 @@ class TextToImage(ImageTextTask, TextTask):
 
     def check(self, model: config.Model) -> None:
         if isinstance(model, config.DualEncoder) or not isinstance(model.embed, config.TextEmbedding):
-            raise ConfigError("model.embed.kind: task 'text_to_image' reads words and colours as ids of one "
+            raise ConfigError("model.embed.kind: task 'text_to_image' takes words and colours as ids of one "
                               "vocabulary; set it to text")  # fmt: skip
         super().check(model)
         if self.room < self.around + 1:
-            raise ConfigError(f"train.context: {self.rows.length} tokens, and a picture has {self.c.pixels.count}; "
+            raise ConfigError(f"train.context: {self.rows.length} tokens, and an image has {self.c.pixels.count}; "
                               "make it larger by the longest text, or task.pixels.grid smaller")  # fmt: skip
         if model.embed.pad_id is not None:
-            raise ConfigError("model.embed.pad_id: what fills up a text is read like words, so that pixels keep their "
-                              "places; leave it out")  # fmt: skip
+            raise ConfigError("model.embed.pad_id: padding of a text is not masked, so that pixels keep their "
+                              "positions; leave it out")  # fmt: skip
 
     def vocabularies(self, model: config.Transformer) -> list[tuple[str, int, int]]:
         return [("embed", model.embed.vocab, self.first + self.c.pixels.palette)]

@@ -129,7 +129,7 @@ def resolve_graph_sizes(recipe: config.Recipe, graph: Graph) -> config.Recipe:
     model, front, task = recipe.model, recipe.model.embed, recipe.task
     if not isinstance(model, config.Transformer) or not isinstance(front, config.GraphEmbedding):
         raise ConfigError(
-            f"model.embed.kind: {front.kind!r}, and task 'node_classification' is asked of graphs; set it to graph"
+            f"model.embed.kind: {front.kind!r}, and task 'node_classification' needs graphs; set it to graph"
         )
     head = model.head
     if not front.features and not front.num_tags:
