@@ -6,7 +6,7 @@ import tomllib
 import pytest
 
 from regard import config, measure, zoo
-from regard.zoo.packaged import packaged_model, packaged_names
+from regard.zoo.packaged import packaged_facts, packaged_model, packaged_names
 
 
 def test_scripts_get_name_shape_and_exact_parameters_of_every_preset(say):
@@ -30,6 +30,7 @@ def test_people_get_models_then_recipes_then_presets_in_lines_that_fit_the_termi
     lines = sum(blocks, [])
 
     assert [line.split()[0] for line in trained] == packaged_names() and "English to French" in " ".join(trained)
+    assert all(packaged_facts(line.split()[0])["size"] in line for line in trained)
     assert [line.split()[0] for line in above] == list(zoo.packaged_recipes())
     assert [line.split()[0] for line in below] == list(config.PRESETS)
     assert all(zoo.preset_info(line.split()[0]).title in line for line in below)

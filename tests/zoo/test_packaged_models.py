@@ -1,8 +1,10 @@
 """Every packaged model is whole, and the figures on its card are those that it has."""
 
+import csv
 import json
 import os
 import re
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -13,11 +15,12 @@ from movie_reviews import cut_in_pieces, read_reviews, write_table
 from sizes import in_full
 
 import regard
+from regard import zoo
 from regard.data.records import BadRecordPolicy
 from regard.data.sources import find_records
 from regard.files.manifest import verify_manifest
 from regard.report.image_rows import encode_png
-from regard.zoo.packaged import packaged_dir, packaged_facts, packaged_names
+from regard.zoo.packaged import packaged_card, packaged_dir, packaged_facts, packaged_names
 
 
 def rows_of(source):
@@ -106,3 +109,43 @@ def test_pieces_of_a_review_are_all_of_it_in_order_and_have_its_label():
     assert [label for label, _ in pieces] == ["positive"] * 3 + ["negative"]
     assert " ".join(text for _, text in pieces) == " ".join(text for _, text in rows)
     assert 64 <= len(first[1].split()) <= 68
+
+
+@pytest.mark.parametrize("name", packaged_names())
+def test_shape_parameters_and_size_on_a_card_are_those_of_the_folder(name):
+    folder, facts = packaged_dir() / name, packaged_facts(name)
+    model = regard.load(name)
+
+    assert facts["shape"] == zoo.model_shape(model.c)
+    assert facts["parameters"] == f"{sum(each.numel() for each in model.parameters()):,}"
+    assert facts["size"] == f"{sum(path.stat().st_size for path in folder.iterdir()) / 1e6:.1f} MB"
+    assert facts["recipe"].strip("`").removeprefix("recipes/").removesuffix(".toml") in zoo.packaged_recipes()
+
+
+def test_all_of_them_together_are_at_most_40_megabytes():
+    assert sum(path.stat().st_size for path in packaged_dir().rglob("*") if path.is_file()) <= 40_000_000
+
+
+def test_the_page_of_packaged_models_says_what_their_cards_say():
+    page = Path(__file__).parents[2] / "docs" / "packaged_models.md"
+    header, _, *rows = [line for line in page.read_text().splitlines() if line.startswith("|")]
+    keys = [cell.strip() for cell in header.strip("|").split("|")]
+    found = {}
+    for row in rows:
+        name, *cells = [cell.strip() for cell in row.strip("|").split("|")]
+        recipe = re.fullmatch(r"\[\S+\]\(\.\./(\S+)\)", cells.pop())
+        found[re.match(r"\[(\S+)\]", name)[1]] = dict(zip(keys[1:], [*cells, f"`{recipe[1]}`"], strict=True))
+
+    assert found == {name: packaged_facts(name) for name in packaged_names()}
+
+
+def test_the_ten_folds_on_the_card_of_sentiment_are_those_of_the_benchmark():
+    with (Path(__file__).parents[2] / "bench" / "results" / "sentiment.csv").open(newline="") as file:
+        rows = {row["fold"]: row for row in csv.DictReader(file)}
+    ways, card = ("encoder", "logistic regression"), " ".join(packaged_card("sentiment").split())
+    folds = {way: [float(rows[str(fold)][way]) for fold in range(10)] for way in ways}
+    (mine, spread), (theirs, other) = ((f"{statistics.mean(each):.4f}", f"{statistics.stdev(each):.4f}")
+                                       for each in folds.values())  # fmt: skip
+
+    assert f"mean accuracy {mine}, standard deviation {spread}; logistic regression" in card
+    assert f"of the words {theirs} and {other} (" in card

@@ -13,7 +13,7 @@ from regard import config, zoo
 from regard.cli.output import JsonOption, print_json, print_rows
 from regard.config.errors import did_you_mean
 from regard.config.reader import toml_lines
-from regard.zoo.packaged import packaged_card, packaged_names, packaged_title
+from regard.zoo.packaged import packaged_card, packaged_facts, packaged_names, packaged_title
 from regard.zoo.preset import preset_table
 
 COUNT = 15  # digits and commas of the largest count
@@ -53,10 +53,10 @@ def list_all(recipes: dict[str, Path], json: bool) -> None:
     wide = get_terminal_size().columns
     if not json:
         words = {name: recipe_comment(path.read_text(encoding="utf8")) for name, path in recipes.items()}
-        for block in ({name: packaged_title(name) for name in packaged_names()}, words):
-            longest = max(map(len, block), default=0)
-            print_rows([(name, truncate_line(word, wide - longest - 2)) for name, word in block.items()])
-            print()
+        print_trained_models(wide)
+        longest = max(map(len, words), default=0)
+        print_rows([(name, truncate_line(word, wide - longest - 2)) for name, word in words.items()])
+        print()
     counts = [
         (name, zoo.model_shape(c), total_parameters(c))
         for name, c in ((name, zoo.preset(name)) for name in config.PRESETS)
@@ -67,6 +67,18 @@ def list_all(recipes: dict[str, Path], json: bool) -> None:
     for name, shape, count in counts:
         title = truncate_line(zoo.preset_info(name).title, wide - first - second - COUNT - 6)
         print(f"{name:<{first}}  {shape:<{second}}  {count:>{COUNT},}  {title}")
+
+
+def print_trained_models(wide: int) -> None:
+    """Name, shape, size, title and measured figure of each, from its card."""
+    facts = {name: packaged_facts(name) for name in packaged_names()}
+    rows = [(name, each["shape"], each["size"], f"{packaged_title(name)}: {each['figure']}".replace("`", ""))
+            for name, each in facts.items()]  # fmt: skip
+    longest = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for name, shape, size, title in rows:
+        begin = f"{name:<{longest[0]}}  {shape:<{longest[1]}}  {size:>{longest[2]}}  "
+        print(begin + truncate_line(title, wide - len(begin)))
+    print()
 
 
 def truncate_line(text: str, wide: int) -> str:
