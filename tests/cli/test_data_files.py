@@ -193,7 +193,7 @@ def test_records_without_a_label_are_passed_over_and_told_of(say, mine):
 
     assert told.code == 0, told.err
     assert json.loads(told.out)["config"]["task"]["classes"] == ["pet", "wild"]
-    assert "9 bad records were passed over" in told.err and "b.jsonl:1: label None" in told.err
+    assert "9 bad records were skipped" in told.err and "b.jsonl:1: label None" in told.err
 
 
 def test_a_class_that_training_never_saw_is_refused_by_its_line(say, mine):
@@ -207,7 +207,7 @@ def test_a_class_that_training_never_saw_is_refused_by_its_line(say, mine):
 
     assert (told.code, told.out, told.err.count("\n")) == (3, "", 1)
     assert "b.jsonl:9: label 'ghost'" in told.err and "(pet, wild)" in told.err
-    assert rest.code == 0 and json.loads(rest.out)["rows"] == 59 and "1 bad record was passed over" in rest.err
+    assert rest.code == 0 and json.loads(rest.out)["rows"] == 59 and "1 bad record was skipped" in rest.err
 
 
 def changed_text(run):
@@ -231,7 +231,7 @@ def other_version(run):
 
 OTHERWISE = {
     "other data": (changed_text, 3, ["a.jsonl", "not the text that", "begin a new run"]),
-    "a changed config.toml": (changed_settings, 2, ["new/config.toml", "put it back", "begin a new run"]),
+    "a changed config.toml": (changed_settings, 2, ["new/config.toml", "restore it", "begin a new run"]),
     "another version": (other_version, 2, ["new/config.toml", "0.0.1", config.VERSION, "--init-from"]),
 }
 

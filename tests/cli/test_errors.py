@@ -222,7 +222,7 @@ MISTAKES = {
     "an answer that is not there": (
         f"{ANSWERS}=asked.jsonl task.answer_start=none",
         DATA,
-        "asked.jsonl:1 'dog' 'context' mend",
+        "asked.jsonl:1 'dog' 'context' correct",
     ),  # fmt: skip
     "an answer without its place": (f"{ANSWERS}=asked.jsonl", DATA, "asked.jsonl:1 'start' task.answer_start=none"),
     "documents of one line each": (
@@ -239,7 +239,7 @@ MISTAKES = {
     "a translator with one trunk": (
         ["train", "recipe.toml", "task.kind=translation", "data.source=a.en + a.en"],
         USAGE,
-        "model.encoder two trunks",
+        "model.encoder encoder-decoder",
     ),  # fmt: skip
     "packing what is asked row by row": (
         f"{CLASSES}=labelled.jsonl train.pack=true",
@@ -288,7 +288,7 @@ MISTAKES = {
     "vectors that are no numbers": (
         "train recipe.toml train.word_vectors=nan.vec",
         DATA,
-        "nan.vec 't' not all numbers mend",
+        "nan.vec 't' not finite remove",
     ),  # fmt: skip
     "vectors from nowhere": ("train recipe.toml train.word_vectors=nowhere.vec", DATA, "nowhere.vec no such file"),
     "freezing what is not there": (

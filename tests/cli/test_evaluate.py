@@ -255,7 +255,7 @@ def test_a_run_that_kept_no_text_says_so(say, desk):
 MISTAKES = {
     "a label that training had not": (["judge", "odd.tsv"], 3, "odd.tsv:3: label 'so so' in column 'label' is none"),
     "a column that is not there": (["judge", "a.tsv", "task.input=txt"], 3, "a.tsv:2: no column 'txt'; did you mean"),
-    "beams for a judge": (["judge", "a.tsv", "--num-beams", 3], 2, "num-beams: for translations alone"),
+    "beams for a judge": (["judge", "a.tsv", "--num-beams", 3], 2, "num-beams: for translations only"),
     "no beams": (["translator", "b.en + b.fr", "--num-beams", 0], 2, "--num-beams: 0 is less than 1"),
     "no such words": (
         ["translator", "b.en + b.fr", "--bleu-tokenize", "14a"],
@@ -264,7 +264,7 @@ MISTAKES = {
     ),
     "settings without a file": (["judge", "task.input=a"], 2, "judge: not of a run"),
     "no such file": (["judge", "nowhere.tsv"], 3, "nowhere.tsv: no such file"),
-    "rows of a text": (["model", "text.txt", "--out", "x.jsonl"], 2, "a text has no rows to tell of"),
+    "rows of a text": (["model", "text.txt", "--out", "x.jsonl"], 2, "a text has no separate rows to report"),
     "an out that is a folder": (["judge", "a.tsv", "--out", "judge"], 3, "judge: this is a folder"),
     "an out in no folder": (["judge", "a.tsv", "--out", "no/where.jsonl"], 3, "no/where.jsonl: there is no such"),
     "nothing to ask": (["judge", "a.tsv", "--limit", 0], 2, "limit: 0 leaves nothing"),

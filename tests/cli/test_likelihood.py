@@ -46,7 +46,7 @@ def test_the_command_line_chooses_labels_after_examples(folder, say, tmp_path):
 
 
 @pytest.mark.parametrize("words, said", [
-    (["--shots", "2"], "--shots: it says how a language model is asked for labels"),
+    (["--shots", "2"], "--shots: a setting of zero-shot labels"),
     (["--labels", "a"], "labels: ['a']; give a list of two or more"),
     (["--labels", "a,b", "--shots", "2"], "--shots: there are no examples"),
     (["--labels", "a,b", "--template", "{text}"], "template: '{text}' has the fields text"),

@@ -146,7 +146,7 @@ BAD = {
     "torn-header.wav": (header(40, 40)[:30], "whose header ends after 10 bytes of 16"),
     "no-samples.wav": (header(40, 40)[:36], "without its samples"),
     "no-header.wav": (b"RIFF\x04\0\0\0WAVE", "without its header"),
-    "cut-short.wav": (header(4000, 400), "says that it has 4,000 bytes of samples, and has 400"),
+    "cut-short.wav": (header(4000, 400), "its header gives 4,000 bytes of samples, and has 400"),
     "zero.wav": (header(0, 0), "a sound without samples"),
     "silence.wav": (header(400, 0) + bytes(400), "silence from beginning to end"),
     "no-rate.wav": (header(40, 40, rate=0), "0 samples a second"),

@@ -191,7 +191,7 @@ def test_a_record_that_cannot_be_used_stops_or_is_counted(file, tmp_path):
         tmp_path / "cache",
         notice=said.append,
     )
-    assert len(rows) == 498 and "2 bad records were passed over" in said[-1] and "a.jsonl:10" in said[-1]
+    assert len(rows) == 498 and "2 bad records were skipped" in said[-1] and "a.jsonl:10" in said[-1]
 
 
 def test_the_part_for_validation_is_chosen_by_what_is_asked(file, tmp_path):

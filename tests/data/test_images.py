@@ -174,5 +174,5 @@ def test_what_is_saved_is_read_again(tmp_path):
     for image in (colours(), colours()[:1]):
         save_image(image, tmp_path / "a.png")
         assert torch.equal(load_image(tmp_path / "a.png", len(image), "here"), image)
-    with pytest.raises(ConfigError, match="its name says no kind of image; call it .png"):
+    with pytest.raises(ConfigError, match="unknown image suffix; call it .png"):
         save_image(colours(), tmp_path / "a.nothing")

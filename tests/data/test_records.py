@@ -271,7 +271,7 @@ def test_bad_records_of_a_text_are_told_of_every_time(tmp_path):
 
         assert bytes(made.train.ids().tolist()) == b"one"
         [line] = said
-        assert line.startswith("2 bad records were passed over") and "a.jsonl:2: not JSON" in line
+        assert line.startswith("2 bad records were skipped") and "a.jsonl:2: not JSON" in line
     with pytest.raises(DataError, match="a.jsonl:2: not JSON"):
         prepare_text(
             C.Data(source=str(tmp_path / "a.jsonl"), validation=0.0), C.ByteTokenizer(), cache=tmp_path / "cache"

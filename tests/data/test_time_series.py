@@ -137,5 +137,5 @@ def test_the_windows_of_ett_are_as_many_as_published():
 
 
 def test_too_few_rows_for_a_window_are_one_sentence():
-    with pytest.raises(C.DataError, match="9 rows, and a window has 7 to read and 3 to tell; .*model.head.horizon"):
+    with pytest.raises(C.DataError, match="9 rows, and a window has 7 as input and 3 to predict; .*model.head.horizon"):
         outlooks(0, 9, rows=9)

@@ -294,7 +294,7 @@ def test_bad_records_stop_or_are_passed_over_and_counted(desk):
     path = put(desk / "a.jsonl", [*reviews(3), {"text": "why?", "label": "so so"}])
     found = evaluate(model, path, ["data.on_bad_record=skip"], notice=notes.append)
 
-    assert found.rows == 3 and len(notes) == 1 and "1 bad record was passed over" in notes[0]
+    assert found.rows == 3 and len(notes) == 1 and "1 bad record was skipped" in notes[0]
     with pytest.raises(DataError, match=r"a\.jsonl:4: label 'so so' in column 'label' is none of the 2 classes"):
         evaluate(model, path)
 
@@ -354,7 +354,7 @@ MISTAKES = {
         "a.jsonl",
         [],
         {"num_beams": 3},
-        "num-beams: for translations alone, and what is asked here is",
+        "num-beams: for translations only, and the task is",
     ),
     "another source": ("a.jsonl", ["data.source=b.jsonl"], {}, "data.source: what is evaluated is the FILE"),
     "no such setting": ("a.jsonl", ["task.lable=x"], {}, "task.lable: no such setting; did you mean 'label'"),

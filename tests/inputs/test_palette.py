@@ -91,7 +91,7 @@ def test_as_many_colours_as_there_are_are_those_themselves():
 def test_colours_that_are_none_are_refused_by_their_setting():
     with pytest.raises(ValueError, match="colors: 'ff00' is not 3 bytes in hexadecimal, such as 'ff8000'"):
         C.PixelEmbedding(palette=1, colors=("ff00",))
-    with pytest.raises(ValueError, match="colors: 1 are said, and the palette has 512"):
+    with pytest.raises(ValueError, match="colors: 1 are given, and the palette has 512"):
         C.PixelEmbedding(colors=("000000",))
     with pytest.raises(ValueError, match="palette: 300 levels; there are 2 to 256"):
         C.PixelEmbedding(palette=300, values="levels")

@@ -133,7 +133,7 @@ def test_a_window_of_another_size_is_refused_by_its_setting():
 
 
 def test_a_forecast_is_of_series_alone():
-    with pytest.raises(ValueError, match="head.kind: 'forecast' says how a series goes on"):
+    with pytest.raises(ValueError, match="head.kind: 'forecast' continues a time series"):
         model(C.PatchEmbedding(image_size=8, patch_size=4))
 
 

@@ -403,7 +403,7 @@ def test_a_head_that_is_not_there_is_refused_by_its_number(name):
     one = model()
 
     with (
-        pytest.raises(ValueError, match=rf"^trunk.1.attn.{name} has {H} heads, and \[{H}\] were asked for$"),
+        pytest.raises(ValueError, match=rf"^trunk.1.attn.{name} has {H} heads, and \[{H}\] were requested$"),
         looking(one, f"trunk.1.attn.{name}", heads=[H]),
     ):
         one(ids(B, N))

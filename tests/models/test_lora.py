@@ -205,7 +205,7 @@ def test_a_layer_with_adapters_stands_in_the_place_of_the_plain_one_and_shares_i
 def test_a_layer_with_a_forward_hook_is_not_replaced_behind_its_back(hook):
     made = model()
     handle = getattr(made.trunk.blocks[1].attn.qkv, hook)(lambda *given: None)
-    with pytest.raises(config.ConfigError, match=r"trunk.blocks.1.attn.qkv: a forward hook stands on this layer"):
+    with pytest.raises(config.ConfigError, match=r"trunk.blocks.1.attn.qkv: a forward hook is on this layer"):
         made.adapt(config.LoRA())
     assert not lora.adapted_modules(made) and all(weight.requires_grad for weight in made.parameters())
     handle.remove()
@@ -254,8 +254,8 @@ def test_adapters_alone_learn_and_have_room_in_the_optimizer(optimizer):
 
 
 @pytest.mark.parametrize("c, said", [
-    (config.LoRA(targets=("qq",)), "lora.targets: no map 'qq' in the model; did you mean 'q'? there are "),
-    (config.LoRA(targets=("q", "qkv")), "lora.targets: trunk.blocks.0.attn.q twice, by itself and with all of its map"),
+    (config.LoRA(targets=("qq",)), "lora.targets: no layer 'qq' in the model; did you mean 'q'? there are "),
+    (config.LoRA(targets=("q", "qkv")), "lora.targets: trunk.blocks.0.attn.q twice, alone and in its fused"),
     (config.LoRA(targets=("head",)), "lora.targets: head shares its weight with another part of the model"),
     (config.LoRA(modules_to_save=("hed",)),
      "lora.modules_to_save: no part 'hed' in the model; did you mean 'head'? its parts are "),
@@ -443,7 +443,7 @@ def test_a_run_says_how_many_weights_learn(desk, recipe, base, capsys):
 
 
 @pytest.mark.parametrize("changes, said", [
-    (['train.lora.targets=["qq"]'], "train.lora.targets: no map 'qq'"),
+    (['train.lora.targets=["qq"]'], "train.lora.targets: no layer 'qq'"),
     (['train.lora.modules_to_save=["hed"]'], "train.lora.modules_to_save: no part 'hed'"),
     (["train.lora.modules_to_save=['trunk.blocks.0.mlp.down.bias']"], "train.lora.modules_to_save: what it names "
                                                                       "holds"),

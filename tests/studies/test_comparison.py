@@ -104,7 +104,7 @@ def test_settings_that_go_together_are_one_variant(desk):
 
 @pytest.mark.parametrize("keys, said", [
     (["model.kernel"], "'model.kernel': expected key=value or key=a,b,c"),
-    (["model.depth=1,2", "model.depth=3"], "model.depth: said twice"),
+    (["model.depth=1,2", "model.depth=3"], "model.depth: given twice"),
 ])  # fmt: skip
 def test_a_slip_in_the_keys_is_one_sentence(keys, said):
     with pytest.raises(config.ConfigError, match=said.split(":")[0]) as problem:
@@ -114,7 +114,7 @@ def test_a_slip_in_the_keys_is_one_sentence(keys, said):
 
 
 def test_a_value_that_is_said_twice_is_refused(desk):
-    with pytest.raises(config.ConfigError, match="model.depth: a value is said twice"):
+    with pytest.raises(config.ConfigError, match="model.depth: a value is given twice"):
         compared("model.depth=1,1")
 
 

@@ -235,7 +235,7 @@ def test_a_state_that_is_no_number_begins_anew(recipe):
     (["model.trunk.mask=full"], "causal"),
     (["train.pack=true"], r"train\.carry_state: rows of documents"),
     (["train.batch_tokens=99"], r"train\.carry_state: rows of documents"),
-    (["task.kind=masked_lm", "model.trunk.mask=full"], "train.carry_state: task 'masked_lm' asks of each row"),
+    (["task.kind=masked_lm", "model.trunk.mask=full"], "train.carry_state: task 'masked_lm' treats each row"),
 ])  # fmt: skip
 def test_what_cannot_be_carried_is_refused(recipe, changes, says):
     with pytest.raises(config.ConfigError, match=says):

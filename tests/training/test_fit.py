@@ -370,7 +370,7 @@ def test_a_config_that_was_edited_is_not_resumed_in_silence(desk, recipe):
     path = desk / "run/config.toml"
     path.write_text(path.read_text().replace("batch_size = 5", "batch_size = 4"))
 
-    with pytest.raises(config.ConfigError, match="config.toml: says other things"):
+    with pytest.raises(config.ConfigError, match="config.toml: its settings are not those"):
         resume_fit(desk / "run", quiet=True)
 
 

@@ -148,7 +148,7 @@ def test_evaluation_scores_what_a_run_kept_back_or_other_data(recipe, desk):
      "train.gradient_accumulation: 2, and task 'contrastive' contrasts each pair with all others"),
     ("contrastive", "train.parallel=fsdp", "train.parallel: fsdp cuts every weight in parts"),
     ("contrastive", "train.loss_chunk=8", "train.loss_chunk: task 'contrastive' answers in no vocabulary"),
-    ("contrastive", "train.pack=true", "train.pack: task 'contrastive' asks of each pair by itself"),
+    ("contrastive", "train.pack=true", "train.pack: task 'contrastive' takes each pair as a row of its own"),
     ("contrastive", "train.augment.mixup=0.2", "train.augment: mixup and cutmix mix the answers too"),
     ("contrastive", "model.text.vocab=30", r"model.towers\[1\].embed.vocab: 30, and the tokenizer has"),
     ("contrastive", "task.text=caption", "no column 'caption'"),

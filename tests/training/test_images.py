@@ -108,7 +108,7 @@ def test_a_bad_record_stops_or_is_passed_over_and_counted(recipe, desk):
     run = Run.from_recipe(recipe("data.on_bad_record=skip"), notice=said.append)
 
     assert len(run.data.rows) + len(run.validation.rows) == 20
-    assert len(said) == 1 and "1 bad record was passed over" in said[0] and "shapes.jsonl:21" in said[0]
+    assert len(said) == 1 and "1 bad record was skipped" in said[0] and "shapes.jsonl:21" in said[0]
 
 
 # ---------------------------------------------------------------- bits

@@ -311,5 +311,5 @@ def test_a_run_begins_with_the_weights_and_goes_its_own_way(desk):
 
 
 def test_resuming_and_beginning_are_two_things(desk):
-    with pytest.raises(config.ConfigError, match="train.init_from: a run goes on as it began"):
+    with pytest.raises(config.ConfigError, match="train.init_from: a run keeps its settings"):
         regard.training.resume_fit("runs/lab", ["train.init_from=elsewhere"])

@@ -320,7 +320,7 @@ def test_a_rank_that_falls_silent_is_noticed_by_the_others(group):
     end = group.run("train", "recipe.toml", *STEPS, "--out", "silent", freeze=4)
 
     assert end.codes == [1, 1], end
-    told = ("rank 1 has been silent", "another process of this run is gone")  # whichever is noticed first
+    told = ("rank 1 has been silent", "another process of this run failed")  # whichever is noticed first
     assert len(end.sentences) == 1 and any(words in end.sentences[0] for words in told), end
     assert group.run("resume", "silent").codes == [0, 0]
 

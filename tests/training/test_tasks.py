@@ -197,7 +197,7 @@ def test_steps_that_cannot_be_taken_are_named_and_too_many_end_the_run(recipe, d
 
 @pytest.mark.parametrize(("kind", "change", "message"), [
     ("classification", "task.label=labell", "did you mean 'label'"),
-    ("classification", "train.pack=true", "train.pack: task 'classification' asks of each row by itself"),
+    ("classification", "train.pack=true", "train.pack: task 'classification' treats each row by itself"),
     ("classification", "model.head.out=7", "model.head.out: 7"),
     ("translation", "train.context=3", "train.context"),
     ("masked_lm", "data.source=nothere.jsonl", "nothere.jsonl"),

@@ -73,7 +73,7 @@ def test_a_mistake_is_one_sentence_with_its_path(recipe, change, sentence):
 def test_towers_without_towers_are_refused(tmp_path):
     (tmp_path / "none.toml").write_text('[task]\nkind = "contrastive"\n[model]\nkind = "dual_encoder"\n')
 
-    with pytest.raises(config.ConfigError, match="model.towers: there are none; describe at least two"):
+    with pytest.raises(config.ConfigError, match="model.towers: none is given; describe at least two"):
         read_recipe(tmp_path / "none.toml")
 
 

@@ -47,7 +47,7 @@ class LabelOptions:
 
     def __post_init__(self) -> None:
         if self.labels is None and self.examples is None:
-            raise ValueError("labels: there are none; give some, or examples that have them")
+            raise ValueError("labels: none is given; give some, or examples that have them")
         lonely = next((name for name in ("shots", "seed") if getattr(self, name) is not None), None)
         if self.examples is None and lonely is not None:
             raise ValueError(f"{lonely}: there are no examples to choose from; name a file of them")
@@ -117,9 +117,7 @@ def parse_label_options(settings: dict[str, Any]) -> LabelOptions | None:
     if said.keys() & {"labels", "examples"}:
         return config_from_options(LabelOptions, said | numbers)  # type: ignore[no-any-return]
     name = next(iter(said))
-    raise config.ConfigError(
-        f"--{name.replace('_', '-')}: it says how a language model is asked for labels; give --labels as well"
-    )
+    raise config.ConfigError(f"--{name.replace('_', '-')}: a setting of zero-shot labels; give --labels as well")
 
 
 @add_config_options(LabelOptions, LABEL_HELP)
@@ -153,7 +151,7 @@ def classify(
         raise FileNotFoundError(errno.ENOENT, "", file)
     if (asked := parse_label_options(settings)) is not None:
         if skip:
-            raise config.ConfigError("--skip: with --labels every text is asked, or none; leave it out")
+            raise config.ConfigError("--skip: it does not go with --labels; leave it out")
         import_torch()
         with open_model(checkpoint, weights, dtype, specials) as model:
             classify_by_labels(model, asked, things, file, pair, top_k, json)

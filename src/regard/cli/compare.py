@@ -124,5 +124,5 @@ def run_demo_command(name: str, options: Any, json: bool) -> int:
 
 
 def interrupted_exit(out: Path, signal: int) -> int:
-    print_stderr(f"interrupted, with all runs saved; the same command goes on with it ({out})")
+    print_stderr(f"interrupted, with all runs saved; the same command continues it ({out})")
     return 128 + signal

@@ -51,7 +51,7 @@ def draw(
     if text:
         if prefix_image is not None:
             raise config.ConfigError(
-                f"--prefix-image {prefix_image}: a text says what to draw; leave out one of the two"
+                f"--prefix-image {prefix_image}: it does not go with --text; leave out one of the two"
             )
         asked = [check_surrogates(each, "--text") for each in text for _ in range(count)]
         given = {name: value for name, value in settings.items() if value is not None}

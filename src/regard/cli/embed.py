@@ -44,7 +44,7 @@ def embed(
 ) -> int:  # fmt: skip
     """Embed each text as one vector; texts of similar meaning have similar vectors."""
     if out is not None and out.suffix not in FORMS:
-        raise config.ConfigError(f"--out {out}: its name says no form that is written here; end it in "
+        raise config.ConfigError(f"--out {out}: unknown suffix; end it in "
                                  f"{' or '.join(FORMS)}")  # fmt: skip
     import_torch()
     from regard.inference.embedding import embed_inputs

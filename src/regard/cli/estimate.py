@@ -155,7 +155,7 @@ def check_count_options(thing: str | None, options: EstimateOptions) -> None:
         raise config.ConfigError(f"--params: {thing} has its own number of parameters; keep one of the two")
     for name in ("batch", "context"):
         if getattr(options, name) is not None:
-            raise config.ConfigError(f"--{name}: a count alone knows no sequences; name a model with it")
+            raise config.ConfigError(f"--{name}: a parameter count has no sequences; name a model instead")
 
 
 @dataclass(frozen=True)

@@ -49,9 +49,7 @@ def task_settings(overrides: list[str]) -> dict[str, Any]:
     changes = canonical_tree(config.Recipe, changes)
     for name in changes:
         if name != "task" or not isinstance(changes["task"], dict):
-            raise config.ConfigError(
-                f"{name}: what is read here is said by task, such as task.fill_gaps=last; leave it out"
-            )
+            raise config.ConfigError(f"{name}: only settings of task apply, such as task.fill_gaps=last; leave it out")
     return dict(changes.get("task", {}))
 
 

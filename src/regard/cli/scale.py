@@ -38,7 +38,7 @@ def scale(
     scaling = room.ScalingStudy(recipe, tuple(overrides or ()), place, widths=sizes, families=tuple(family or ()),
                            seeds=seeds, command=command, tell=print_stderr)  # fmt: skip
     if (stopped := scaling.run()) is not None:
-        print_stderr(f"interrupted; the same command goes on with it ({place})")
+        print_stderr(f"interrupted; the same command continues it ({place})")
         return 128 + stopped
     found, kept = scaling.families(), scaling.compared.kept
     told = {

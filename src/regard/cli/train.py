@@ -42,10 +42,10 @@ def train(
     changes = list(overrides or [])
     if init_from is not None:
         if twice := [line for line in changes if line.partition("=")[0].strip() == "train.init_from"]:
-            raise config.ConfigError(f"--init-from {init_from}: and {twice[0]} says it too; keep one of the two")
+            raise config.ConfigError(f"--init-from {init_from}: and {twice[0]} is given too; keep one of the two")
         changes.append(f"train.init_from={quoted(init_from)}")
     if "=" in recipe and not os.path.exists(recipe):
-        raise config.ConfigError(f"{recipe}: a setting stands where the recipe should; name the recipe before it")
+        raise config.ConfigError(f"{recipe}: a setting in place of the recipe; name the recipe before it")
     said = zoo.read_recipe(recipe, changes)
     for line in zoo.describe_kind_changes(recipe, changes) if not quiet else ():
         print_stderr(f"note: {line}")
@@ -89,7 +89,7 @@ def resume(
     """Resume a run from its newest checkpoint, bit for bit."""
     for line in overrides or []:
         if (name := line.partition("=")[0].strip()) not in MAY_CHANGE:
-            raise config.ConfigError(f"{name}: a run goes on as it began, only {', '.join(MAY_CHANGE)} may change; "
+            raise config.ConfigError(f"{name}: a run keeps its settings, only {', '.join(MAY_CHANGE)} may change; "
                                      f"`regard train {run} {line} --out DIR` begins a new one")  # fmt: skip
     check_run(run)
     import_torch()

@@ -74,9 +74,9 @@ def check_label_smoothing(smoothing: float) -> None:
 
 def check_classes(classes: tuple[str, ...]) -> None:
     if twice := [name for name, times in Counter(classes).items() if times > 1]:
-        raise ConfigError(f"classes: {twice[0]!r} stands there twice")
+        raise ConfigError(f"classes: {twice[0]!r} is listed twice")
     if len(classes) == 1:
-        raise ConfigError(f"classes: {classes[0]!r} alone leaves nothing to tell apart; name two or more")
+        raise ConfigError(f"classes: {classes[0]!r} is the only class; name two or more")
 
 
 class NonTextEmbedding:

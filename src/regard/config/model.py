@@ -162,7 +162,7 @@ class DualEncoder:
 
     def __post_init__(self) -> None:
         if not self.towers:
-            raise ConfigError("towers: there are none; describe at least two, as [model.image] and [model.text]")
+            raise ConfigError("towers: none is given; describe at least two, as [model.image] and [model.text]")
         check_minimum(1e-3, initial_scale=self.initial_scale)
         if self.initial_scale > self.max_scale:
             raise ConfigError(

@@ -139,7 +139,7 @@ def check_rate(**rates: float) -> None:
     check_minimum(0, **rates)
     for name, rate in rates.items():
         if rate > HIGHEST:
-            raise ConfigError(f"{name}: {rate} is more than {HIGHEST:g}, beyond which a step is no number; most runs "
+            raise ConfigError(f"{name}: {rate} is more than {HIGHEST:g}, beyond which a step is not finite; most runs "
                              "take 0.00001 to 0.1")  # fmt: skip
 
 

@@ -103,7 +103,7 @@ class Hook:
             return (slice(None), self.queries)
         if isinstance(chosen, list):
             if not all(-heads <= head < heads for head in chosen):
-                raise ConfigError(f"{address} has {heads} heads, and {chosen} were asked for")
+                raise ConfigError(f"{address} has {heads} heads, and {chosen} were requested")
             chosen = [head % heads * count // heads for head in chosen]
         return (slice(None), chosen) if name in "kv" else (slice(None), chosen, self.queries)
 
@@ -201,7 +201,7 @@ def looking(
             raise ConfigError(f"no address {name!r}{did_you_mean(name, known)} model.addresses() lists {len(known)}")
         chosen.update(dict.fromkeys(found))
     if grad and edit:
-        raise ConfigError("looking: edit or grad=True, not both; look twice, one within the other")
+        raise ConfigError("looking: edit or grad=True, not both; use two, one within the other")
     hook = Hook(list(chosen), heads, queries, edit)
     hook.run_kernel, hook.grad, model.hooks = run_kernel, grad, (*model.hooks, hook)
     try:

@@ -246,6 +246,6 @@ def build_mask(node: ast.expr, text: str) -> Mask:
         case ast.Name() | ast.Call():
             name, numbers = parse_mask_call(node, text)
             if name not in MASK_TYPES and name != "dilated":
-                raise ConfigError(f"mask: {name} stands beside the kernel that it is for; import regard.attention")
+                raise ConfigError(f"mask: {name} is registered by its attention kernel; import regard.attention")
             return dilated_window(*numbers) if name == "dilated" else MASK_TYPES[name](*numbers)
     raise AssertionError(f"{text!r} was checked before")

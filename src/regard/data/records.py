@@ -54,7 +54,7 @@ class BadRecordPolicy:
     def summary(self) -> str:
         """A sentence about skipped records, or ""."""
         bad = "1 bad record was" if self.count == 1 else f"{self.count:,} bad records were"
-        return f"{bad} passed over (data.on_bad_record is skip), the first: {self.first}" if self.count else ""
+        return f"{bad} skipped (data.on_bad_record=skip), the first: {self.first}" if self.count else ""
 
 
 class ReadableFile(Protocol):
@@ -171,7 +171,7 @@ def text_of_record(record: Record, column: str) -> str:
         return " ".join(found)
     if not isinstance(found, str):
         raise DataError(f"{record.where}: {column!r} is {found!r:.40} and no text; name one that is by "
-                        "data.text_column or in task, or pass it over by data.on_bad_record=skip")  # fmt: skip
+                        "data.text_column or in task, or skip it by data.on_bad_record=skip")  # fmt: skip
     return found
 
 

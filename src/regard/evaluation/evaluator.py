@@ -150,7 +150,7 @@ def evaluate(
         return replace(made, extras=made.extras | which)
     if each is not None:
         what = "a text" if isinstance(asked.task, config.NextToken) else f"task {asked.task.kind!r}"
-        raise ConfigError(f"{what} has no rows to tell of one by one: it is asked everywhere; leave out --out (each)")
+        raise ConfigError(f"{what} has no separate rows to report; leave out --out (each)")
     made = exam.text() if isinstance(asked.task, config.NextToken) else exam.evaluate_text(recipe, name)
     return replace(made, extras=made.extras | which)
 
@@ -178,7 +178,7 @@ def scoring_settings(settings: dict[str, Any], task: config.Task) -> Translation
     """The settings of translations, which no other task accepts."""
     if settings and not isinstance(task, config.Translation):
         name = next(iter(settings)).replace("_", "-")
-        raise ConfigError(f"{name}: for translations alone, and what is asked here is {task.kind!r}; leave it out")
+        raise ConfigError(f"{name}: for translations only, and the task is {task.kind!r}; leave it out")
     if isinstance(task, config.Translation):
         import_sacrebleu()  # fail before the translations, which take minutes
     return config.from_dict(TranslationScoring, settings)
@@ -229,7 +229,9 @@ class Evaluator:
         """Evaluate data without separate records, read as in the run's training: its validation data, or all of a given
         source."""
         if recipe is None:
-            raise ConfigError(f"{name}: not of a run, and {self.asked.task.kind!r} is read as its run was; name a run")
+            raise ConfigError(
+                f"{name}: not of a run, and {self.asked.task.kind!r} needs its run's settings; name a run"
+            )
         own = self.recipe is not None
         data = recipe.data if own else replace(recipe.data, validation=self.asked.data.source)
         alone = replace(recipe, data=data, task=self.asked.task, train=replace(recipe.train, workers=0))
@@ -247,8 +249,8 @@ class Evaluator:
             return
         theirs, ours = (find_records(data.sources, data) for data in (self.asked.data, recipe.data))
         if [table.digest for table in theirs] == [table.digest for table in ours]:
-            alone = f"; `regard evaluate {run}` asks those alone" if part else ""
-            self.voice.notice(f"{name_sources([table.name for table in theirs])}: all of its rows are asked, and the "
+            alone = f"; `regard evaluate {run}` evaluates only those" if part else ""
+            self.voice.notice(f"{name_sources([table.name for table in theirs])}: all its rows are evaluated, and the "
                               "run was "
                               f"trained on all but the last {part:g} of them{alone}")  # fmt: skip
 

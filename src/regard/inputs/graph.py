@@ -159,7 +159,7 @@ class GraphProcessor:
                             f"{c.num_tags}; set it to one more than the largest tag")  # fmt: skip
         if c.features and found.shape[1] != c.features:
             raise DataError(f"{where}: {found.shape[1]} features at a node, and model.embed.features is {c.features}; "
-                            "set it to that, or mend the graph")  # fmt: skip
+                            "set it to that, or correct the graph")  # fmt: skip
         return found
 
     def blank(self, context: int) -> TensorExample:

@@ -113,7 +113,7 @@ class ForecastHead(nn.Module):
     def __init__(self, c: config.ForecastHead, trunk: config.Trunk, front: nn.Module) -> None:
         super().__init__()
         if not isinstance(front, SeriesEmbedding):
-            raise ConfigError("head.kind: 'forecast' says how a series goes on; set embed.kind to series")
+            raise ConfigError("head.kind: 'forecast' continues a time series; set embed.kind to series")
         self.c, self.channels, self.mixed = c, front.c.channels, front.c.channel_mixing == "mixed"
         told = {"head": c.horizon * (self.channels if self.mixed else 1)}  # by this name init "zero_init" makes it zero
         self.out = FusedLinear(front.c.count * trunk.dim, told, ("head",))
@@ -156,10 +156,10 @@ class SeriesProcessor:
 
     def example(self, record: Record, name: str) -> TensorExample:
         if not self.front.channels:
-            raise ConfigError("model.embed.channels: 0; say how many numbers a row of the series has")
+            raise ConfigError("model.embed.channels: 0; set it to the number of values in a row of the series")
         if self.front.channel_mixing == "independent" and self.front.channels > 1:
-            raise ConfigError("model.embed.channel_mixing: 'independent' answers for each channel by itself, and here "
-                              "is one answer for all; set it to mixed")  # fmt: skip
+            raise ConfigError("model.embed.channel_mixing: 'independent' predicts each channel separately, and this "
+                              "task has one output for all; set it to mixed")  # fmt: skip
         return {"series": parse_window(record[name], self.front, f"{record.where}: column {name!r}")}
 
     def blank(self, context: int) -> TensorExample:
@@ -184,7 +184,7 @@ def parse_window(found: Any, c: config.SeriesEmbedding, where: str) -> Tensor:  
                         "model.embed.length and model.embed.channels")  # fmt: skip
     if not bool(table.isfinite().all()):
         row = int((~table.isfinite()).any(-1).nonzero()[0])
-        raise DataError(f"{where} has a gap in row {row}: a number is missing or infinite; fill it, or pass it over by "
+        raise DataError(f"{where} has a gap in row {row}: a number is missing or infinite; fill it, or skip it by "
                         "data.on_bad_record=skip")  # fmt: skip
     return table
 

@@ -107,7 +107,7 @@ class TextEmbedding(nn.Module):
         if self.segments is not None:
             x = x + self.segments(torch.zeros_like(ids) if segment is None else segment)
         if segment is not None and self.segments is None:
-            raise ConfigError("segment: this model knows no segments; set embed.segments")
+            raise ConfigError("segment: this model has no segments; set embed.segments")
         return Tokens(
             x=x,
             order=token_order(ids, real, document, start),

@@ -76,7 +76,7 @@ class VideoProcessor:
         found = list_frames(record[name], Path(record.where.rpartition(":")[0]).parent, where)
         if len(found) < c.frames:
             raise DataError(f"{where}: {len(found)} frames, expected {c.frames} or more by model.embed.frames; leave "
-                            "it out, or pass it over by data.on_bad_record=skip")  # fmt: skip
+                            "it out, or skip it by data.on_bad_record=skip")  # fmt: skip
         some = [found[place * len(found) // c.frames] for place in range(c.frames)]  # evenly spaced, from the first on
         return {
             "film": torch.stack([resize_frame(load_image(frame, c.channels, where), c.image_size) for frame in some])
@@ -105,7 +105,7 @@ def list_frames(found: Any, beside: Path, where: str) -> Sequence[Any]:
     if path.is_dir():
         return sorted(each for each in path.iterdir() if each.suffix.lower() in IMAGE_SUFFIXES)
     if path.suffix.lower() != ".npz" or not path.is_file():
-        raise DataError(f"{where}: no folder of frames and no .npz file {str(found)!r}; mend its name")
+        raise DataError(f"{where}: no folder of frames and no .npz file {str(found)!r}; correct its name")
     tables = read_npz(path, str(path))
     if len(tables) != 1:
         raise DataError(f"{where}: {path} holds {', '.join(tables) or 'no array'}; a film is one array (frames, rows, "

@@ -126,7 +126,7 @@ def check_no_hooks(model: nn.Module, paths: Iterable[str]) -> None:
     for path in paths:
         part = model.get_submodule(path)
         if part._forward_hooks or part._forward_pre_hooks:
-            raise ConfigError(f"{path}: a forward hook stands on this layer, and would be lost when it is replaced by "
+            raise ConfigError(f"{path}: a forward hook is on this layer, and would be lost when it is replaced by "
                               "one with adapters or without; remove the hook first")  # fmt: skip
 
 
@@ -196,12 +196,12 @@ def match_targets(model: nn.Module, targets: Iterable[str]) -> dict[str, Adapter
         here = {address: spot for address, spot in here.items() if spot.part != WHOLE_LINEAR or spot.path not in apart}
         if not here:
             words = list(dict.fromkeys(address.rpartition(".")[2] for address in every))
-            raise ConfigError(f"lora.targets: no map {target!r} in the model{did_you_mean(target, words)} there "
+            raise ConfigError(f"lora.targets: no layer {target!r} in the model{did_you_mean(target, words)} there "
                                      f"are {', '.join(words) or 'none'}")  # fmt: skip
         found |= here
     twice = {spot.path for spot in found.values() if spot.part == WHOLE_LINEAR}
     if both := [address for address, spot in found.items() if spot.part != WHOLE_LINEAR and spot.path in twice]:
-        raise ConfigError(f"lora.targets: {both[0]} twice, by itself and with all of its map; leave out one")
+        raise ConfigError(f"lora.targets: {both[0]} twice, alone and in its fused linear layer; leave out one")
     return found
 
 

@@ -99,7 +99,7 @@ def study_from_keys(recipe: str, changes: Iterable[str], seeds: int = 3) -> Stud
     keys = [line.partition("=")[0].strip() for line in lines]
     for key in keys:
         if keys.count(key) > 1:
-            raise config.ConfigError(f"{key}: said twice; give its values once, as in {key}=a,b")
+            raise config.ConfigError(f"{key}: given twice; give its values once, as in {key}=a,b")
     return StudyPlan(seeds=seeds, parts=(StudyTable(recipe=recipe, grid=tuple(lines)),))
 
 
@@ -160,7 +160,7 @@ def expand_variants(part: StudyTable) -> list[StudyVariant]:
     known = parse_axes(part.grid)
     for key, values in known:
         if len(set(values)) < len(values):
-            raise config.ConfigError(f"{key}: a value is said twice in {','.join(values)}; say each once")
+            raise config.ConfigError(f"{key}: a value is given twice in {','.join(values)}; give each once")
     several = [(key, values) for key, values in known if len(values) > 1]
     shared = [f"{key}={values[0]}" for key, values in known if len(values) == 1]
     short = shorten_keys([key for key, _ in several])

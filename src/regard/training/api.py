@@ -91,9 +91,9 @@ def resume_fit(out: str | Path, overrides: Iterable[str] = (), *, quiet: bool = 
     out, changes = Path(out), list(overrides)
     for name in (line.partition("=")[0].strip() for line in changes):
         if name not in config.RESUMABLE_SETTINGS:
-            raise config.ConfigError(f"{name}: a run goes on as it began, only {', '.join(config.RESUMABLE_SETTINGS)} "
+            raise config.ConfigError(f"{name}: a run keeps its settings, only {', '.join(config.RESUMABLE_SETTINGS)} "
                                      "may "
-                                     "change; begin a new run for the rest")  # fmt: skip
+                                     "change; start a new run for the others")  # fmt: skip
     with join_process_group(read_train_settings(out, changes)) as ranks, hold_folder(out, ranks):
         found = ranks.broadcast(lambda: newest_or_none(out))
         newest = Path(found) if found else None

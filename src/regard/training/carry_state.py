@@ -42,7 +42,7 @@ class StateCache(KVCache):
 def build_states(model: Transformer, rows: int, context: int) -> KVCache:
     """Empty state of `rows` rows: recurrent states, or for attention a memory of the last `context` tokens."""
     if model.encoder is not None:
-        raise config.ConfigError("train.carry_state: an encoder-decoder begins anew with every source; leave it out")
+        raise config.ConfigError("train.carry_state: an encoder-decoder starts again with every source; leave it out")
     like = next(model.parameters()).new_empty(0)
     try:
         entries = model.trunk.entries(rows, 1, like)

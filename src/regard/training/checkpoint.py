@@ -115,13 +115,13 @@ def load_checkpoint(run: Run, path: Path) -> dict[str, Any]:
     """Restore a run from a checkpoint; returns the contents of state.json."""
     model, state, found = check_savable(run), read_state(path), read_folder.read_model_folder(path)
     if found.config != model.c:
-        raise config.DataError(f"{path}: holds another model than the run's config.toml describes; use its own config")
+        raise config.DataError(f"{path}: has another model than the run's config.toml describes; use its own config")
     if state["recipe"] != recipe_digest(run):
         where, wrote = path.parent.parent / "config.toml", state.get("regard", "an earlier version")
         if wrote != config.VERSION:
             raise config.ConfigError(f"{where}: saved by {wrote}, whose settings are not those of {config.VERSION}; "
                                      f"resume it there, or begin a new run with --init-from {path}")  # fmt: skip
-        raise config.ConfigError(f"{where}: says other things than when the run was saved; put it back, or begin a "
+        raise config.ConfigError(f"{where}: its settings are not those of the saved run; restore it, or begin a "
                                  "new run from it")  # fmt: skip
     if state["text"] != run.digest:
         source = unwrap_prefetch(run.data)

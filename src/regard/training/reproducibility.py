@@ -113,6 +113,6 @@ def configure_determinism(c: config.Train, device: torch.device) -> None:
         raise config.ConfigError("train.deterministic: compiled code on a GPU adds in an order of its own; set "
                                  "train.compile=false")  # fmt: skip
     if WORKSPACE not in os.environ and torch.cuda.is_initialized():
-        raise config.ConfigError(f"train.deterministic: CUDA has begun without {WORKSPACE}; set {WORKSPACE}=:4096:8 "
+        raise config.ConfigError(f"train.deterministic: CUDA started without {WORKSPACE}; set {WORKSPACE}=:4096:8 "
                                  "before python starts")  # fmt: skip
     os.environ.setdefault(WORKSPACE, ":4096:8")

@@ -88,6 +88,6 @@ def disk_notes(run: Run, out: Path) -> list[str]:
     whole, free = count * one, shutil.disk_usage(out).free
     told = f"train.snapshots: {count:,} of {format_si(one, 'B')} are {format_si(whole, 'B')}"
     if whole > free and c.minutes is None and c.epochs is None:
-        raise config.ConfigError(f"{told}, and the disk of {out} has {format_si(free, 'B')} left; ask for fewer, or "
+        raise config.ConfigError(f"{told}, and the disk of {out} has {format_si(free, 'B')} left; set fewer, or "
                                  "train on a larger disk")  # fmt: skip
     return [f"{told}; the disk has {format_si(free, 'B')} left"] if whole > LARGE else []

@@ -183,7 +183,7 @@ def expand_short_keys(given: dict[str, Any], path: str, encoder: bool = False) -
                 inner = inner[name]
             if last in inner and inner[last] != value:
                 where = f"{path}.{word}" if path else word
-                raise config.ConfigError(f"{where}: {value!r}, and {long} says {inner[last]!r}; keep one of the two")
+                raise config.ConfigError(f"{where}: {value!r}, and {long} is {inner[last]!r}; keep one of the two")
             inner[last] = value
     alike = {word: value for word, value in given.items() if word in ALIKE} if encoder else {}
     if alike and isinstance(whole.get("encoder", {}), dict):

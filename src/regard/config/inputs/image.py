@@ -282,7 +282,7 @@ class PixelEmbedding(NonTextEmbedding):
 
 def check_palette(colours: tuple[str, ...], palette: int, channels: int) -> None:
     if colours and len(colours) != palette:
-        raise ConfigError(f"colors: {len(colours)} are said, and the palette has {palette}")
+        raise ConfigError(f"colors: {len(colours)} are given, and the palette has {palette}")
     for colour in colours:
         if len(colour) not in (2 * channels, 4 * channels) or not set(colour.lower()) <= HEX:
             wanted = "ff8000" if channels == 3 else "c0" * channels

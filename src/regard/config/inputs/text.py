@@ -28,12 +28,10 @@ class TextEmbedding:
             if ident is not None and not 0 <= ident < self.vocab:
                 raise ConfigError(f"{name}: {ident} is outside the vocabulary of {self.vocab}")
         if self.pad_id is not None and self.pad_id == self.eos_id:
-            raise ConfigError(f"pad_id: {self.pad_id} is also the end-of-text id; leave pad_id out and say which "
-                              "tokens are real")  # fmt: skip
+            raise ConfigError(f"pad_id: {self.pad_id} is also the end-of-text id; leave pad_id out and pass "
+                              "the mask of real tokens")  # fmt: skip
         if self.eos_is_max_id and self.eos_id is None:
-            raise ConfigError(
-                "eos_is_max_id: where a text ends is asked for only if there is an end-of-text id; set eos_id"
-            )
+            raise ConfigError("eos_is_max_id: it finds the end of a text by the end-of-text id; set eos_id")
 
 
 @config_class

@@ -78,7 +78,7 @@ def open_npz(path: Path, name: str) -> Iterator[zipfile.ZipFile]:
 def read_npz_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, name: str) -> Tensor:
     where = f"{name}:{member.filename:.80}"
     if member.compress_type not in PLAIN:  # other compressions allocate the declared size before the first byte is read
-        raise DataError(f"{where}: packed in a way that NumPy has not; save it with numpy.savez_compressed")
+        raise DataError(f"{where}: in a compression that NumPy does not have; save it with numpy.savez_compressed")
     with archive.open(member) as file:
         return read_npy(file, where, Path(str(archive.filename)), member.file_size)
 
@@ -114,7 +114,7 @@ def parse_npy_header(raw: bytes, where: str) -> tuple[torch.dtype, tuple[int, ..
         said: Any = ast.literal_eval(raw.decode("latin1").strip())
         kind, shape, turned = said["descr"], said["shape"], said["fortran_order"]
     except (ValueError, SyntaxError, KeyError, TypeError, RecursionError, MemoryError):
-        raise DataError(f"{where}: its header says no type and shape; save it again") from None
+        raise DataError(f"{where}: its header has no valid type and shape; save it again") from None
     if not isinstance(kind, str) or kind not in TYPES:
         raise DataError(f"{where}: numbers of type {kind!r:.40}; save them as whole or broken numbers of at most 64 "
                         "bits")  # fmt: skip

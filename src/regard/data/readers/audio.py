@@ -128,7 +128,7 @@ def check_wav(file: IO[bytes], form: tuple[int, int, int, int], length: int, the
     if length in (0, 0xFFFFFFFF):  # written to a pipe: the writer could not fill in the length
         length = there
     if length > there:
-        raise DataError(f"{name}: says that it has {length:,} bytes of samples, and has {there:,}; it was cut short, "
+        raise DataError(f"{name}: its header gives {length:,} bytes of samples, and has {there:,}; it was cut short, "
                         "so write it again")  # fmt: skip
     return WavReader(file, rate, channels, length // (channels * bits // 8), file.tell(), bits // 8, code == FLOAT)
 
@@ -208,7 +208,7 @@ def parse_audio_span(text: str, where: str = "") -> AudioSpan:
         return parse_audio_span(found[1], where)._replace(start=int(found[2]), size=int(found[3]))
     there = f", here or in {beside}" if where else ""
     raise DataError(
-        f"{where or text}: no sound file {text!r}{there}; mend its name, or pass it over by data.on_bad_record=skip"
+        f"{where or text}: no sound file {text!r}{there}; correct its name, or skip it by data.on_bad_record=skip"
     )
 
 
@@ -221,7 +221,7 @@ def read_audio(source: str | Path, rate: int, limit: float, *, cut: bool = False
     name = f"{where}: {source}" if where and str(source) not in where else str(source)
     with open_audio(path, name) as file:
         if start + (size or 0) > file.count:
-            raise DataError(f"{name}: the file has {file.count:,} samples; mend start and length")
+            raise DataError(f"{name}: the file has {file.count:,} samples; correct start and length")
         count = file.count - start if size is None else size
         if count > limit * file.rate and not cut:
             raise DataError(f"{name}: {count / file.rate:,.1f} seconds of sound, more than {limit:g}; cut it, or set "
@@ -236,16 +236,14 @@ def read_audio(source: str | Path, rate: int, limit: float, *, cut: bool = False
 def to_mono(samples: Tensor, name: str) -> Tensor:  # (T, channels) -> (T,)
     """The mean of the channels; raises if samples are missing or not finite."""
     if not len(samples):
-        raise DataError(f"{name}: a sound without samples; leave it out, or pass it over by data.on_bad_record=skip")
+        raise DataError(f"{name}: a sound without samples; leave it out, or skip it by data.on_bad_record=skip")
     if not bool(samples.isfinite().all()):
         raise DataError(f"{name}: holds numbers that are no samples (infinite, or none at all); write it again")
     if samples.shape[1] > 1:
         warnings.warn(MONO_NOTICE, stacklevel=2)
     mean = samples.mean(-1)
     if not bool(mean.any()):
-        raise DataError(
-            f"{name}: silence from beginning to end; leave it out, or pass it over by data.on_bad_record=skip"
-        )
+        raise DataError(f"{name}: silence from beginning to end; leave it out, or skip it by data.on_bad_record=skip")
     if float((samples.abs() >= 1 - 2**-14).float().mean()) > CLIPPED:
         warnings.warn(LOUD, stacklevel=2)
     return mean

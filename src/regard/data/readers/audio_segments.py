@@ -56,7 +56,7 @@ class AudioSegments:
         start, length = sample_count(record, "start"), sample_count(record, "length")
         if start + length > count:
             raise DataError(f"{record.where}: samples {start:,} to {start + length:,}, and {self.sound.name} has "
-                            f"{count:,}; mend start and length")  # fmt: skip
+                            f"{count:,}; correct start and length")  # fmt: skip
         rest = {name: value for name, value in record.items() if name not in ("start", "length")}
         return Record({AUDIO_COLUMN: f"{self.sound.path}#{start}+{length}", **rest}, record.where)
 

@@ -78,6 +78,6 @@ def path_in_record(record: Record, name: str) -> Path:
     found = next((each for each in (path, beside) if each.is_file()), None)
     if found is None:
         raise DataError(f"{record.where}: column {name!r} names {str(path)!r}, and there is no such file, here or "
-                        f"beside {record.where.rpartition(':')[0] or 'it'}; mend the name, or pass it over by "
+                        f"beside {record.where.rpartition(':')[0] or 'it'}; correct the name, or skip it by "
                         "data.on_bad_record=skip")  # fmt: skip
     return found

@@ -83,7 +83,7 @@ class AdjacencyLists(GraphSource):
             else:
                 yield made
         if (left := next(rows, None)) is not None:
-            raise DataError(f"{left[0]}: more lines than the graphs that line 1 counts; mend the number there")
+            raise DataError(f"{left[0]}: more lines than the graphs that line 1 counts; correct the number there")
 
 
 def require_line(line: str | DataError) -> str:
@@ -117,7 +117,7 @@ def parse_graph(head: tuple[str, list[str]], rows: list[tuple[str, list[str]]], 
     for (node, other), line in pairs.items():
         if (other, node) not in pairs:
             raise DataError(f"{line}: node {node} names {other} as its neighbour, and {other} does not name {node}; "
-                            "mend one of the two")  # fmt: skip
+                            "correct one of the two")  # fmt: skip
     edges = [list(pair) for pair in pairs if pair[0] < pair[1]]
     more = {"nodes": features} if any(features) else {}
     return Record({"tags": tags, "edges": edges, "label": label, **more}, where)
@@ -136,7 +136,7 @@ def parse_node(node: int, words: list[str], count: int, where: str) -> tuple[int
     times = Counter(near)
     for other in near:
         if not 0 <= other < count:
-            raise DataError(f"{where}: node {node} is joined to {other}, and the nodes are 0 to {count - 1}; mend it")
+            raise DataError(f"{where}: node {node} is joined to {other}, and the nodes are 0 to {count - 1}; fix it")
         if other == node or times[other] > 1:
             twice = "itself" if other == node else f"{other} twice"
             raise DataError(f"{where}: node {node} is joined to {twice}; remove it, since edges join two nodes once")
@@ -167,7 +167,7 @@ class GraphTables(GraphSource):
             if name in rows:
                 before = rows[name].where
                 tally.record_bad(
-                    DataError(f"{record.where}: node {name!r} stands there before ({before}); name it once")
+                    DataError(f"{record.where}: node {name!r} is listed before ({before}); keep one of the two")
                 )
             rows.setdefault(name, record)
         if not rows:
@@ -194,8 +194,8 @@ def edge_ends(record: Record, places: dict[str, int], nodes: str, known: dict[tu
                         "it there, or remove the edge")  # fmt: skip
     pair = [places[name] for name in names]
     if pair[0] == pair[1]:
-        raise DataError(f"{record.where}: joins {names[0]!r} to itself; remove it, since the mask says whether nodes "
-                        "see themselves")  # fmt: skip
+        raise DataError(f"{record.where}: joins {names[0]!r} to itself; remove it, since the mask sets whether nodes "
+                        "attend to themselves")  # fmt: skip
     if (pair[0], pair[1]) in known:
         raise DataError(f"{record.where}: joins {' and '.join(map(repr, names))}, as a line before does; remove "
                         "one, since edges do not weigh")  # fmt: skip
@@ -256,7 +256,7 @@ class GraphArrays(GraphSource):
             for node in found[theirs].tolist():
                 if not 0 <= node < count or parts[node]:
                     also = f"also in {parts[node]}" if 0 <= node < count else f"and the nodes are 0 to {count - 1}"
-                    raise DataError(f"{file.name}: node {node} in {theirs}, {also}; mend it")
+                    raise DataError(f"{file.name}: node {node} in {theirs}, {also}; correct it")
                 parts[node] = ours
         nodes = sparse_to_dense(found["feat_indptr"], found["feat_indices"], (count, width), file.name)
         yield Record({"nodes": nodes, "edges": found["edges"].long(), "labels": labels, "parts": parts}, file.name)

@@ -186,6 +186,6 @@ def save_image(image: Tensor, path: Path) -> None:
     try:
         made.save(path)
     except ValueError:
-        raise ConfigError(f"{path}: its name says no kind of image; call it .png") from None
+        raise ConfigError(f"{path}: unknown image suffix; call it .png") from None
     except OSError as problem:
         raise unwritable_error(path, problem) from None

@@ -87,7 +87,7 @@ def value_columns(record: Record, c: config.Forecasting) -> tuple[str, ...]:
     """All columns but the date."""
     found = tuple(name for name in record if name != c.date_column)
     if not found:
-        raise DataError(f"{record.where}: no column beside the date; a series has numbers to tell")
+        raise DataError(f"{record.where}: no column beside the date; a series needs columns of numbers")
     return found
 
 
@@ -103,7 +103,7 @@ def parse_value(record: Record, name: str) -> float:
     """A number, or NaN for a gap."""
     if name not in record:
         raise DataError(f"{record.where}: no column {name!r}{did_you_mean(name, list(record))} there are "
-                        f"{', '.join(record)}; mend task.columns, or the table")  # fmt: skip
+                        f"{', '.join(record)}; correct task.columns, or the table")  # fmt: skip
     said = str("" if record[name] is None else record[name]).strip()
     if said.lower() in NOTHING:
         return math.nan
@@ -111,9 +111,9 @@ def parse_value(record: Record, name: str) -> float:
         value = float(said)
     except ValueError:
         raise DataError(f"{record.where}: column {name!r} holds {said!r:.40} and no number; leave it out by "
-                        "task.columns, or mend it") from None  # fmt: skip
+                        "task.columns, or correct it") from None  # fmt: skip
     if math.isinf(value):
-        raise DataError(f"{record.where}: column {name!r} holds {said!r:.40}, which is no number to learn; mend it")
+        raise DataError(f"{record.where}: column {name!r} holds {said!r:.40}, which is not finite; correct it")
     return value
 
 
@@ -223,8 +223,8 @@ class ForecastWindows:
 
     def __post_init__(self) -> None:
         if self.count < 1:
-            raise DataError(f"{self.name}: {self.last - self.first:,} rows, and a window has {self.length:,} to read "
-                            f"and {self.horizon:,} to tell; name a longer table, or set model.embed.length or "
+            raise DataError(f"{self.name}: {self.last - self.first:,} rows, and a window has {self.length:,} as input "
+                            f"and {self.horizon:,} to predict; name a longer table, or set model.embed.length or "
                             "model.head.horizon")  # fmt: skip
 
     @cached_property

@@ -143,8 +143,8 @@ def read_run_data(recipe: config.Recipe, tokenizer: Tokenizer | None, voice: Rep
         raise config.ConfigError("train.padding_side: windows of a text and packed rows are full, so there is nothing "
                                  "to pad; leave it out")  # fmt: skip
     if c.carry_state and not windows:
-        raise config.ConfigError(f"train.carry_state: task {recipe.task.kind!r} asks of each row by itself, so nothing "
-                                 "goes on from one to the next; leave it out")  # fmt: skip
+        raise config.ConfigError(f"train.carry_state: task {recipe.task.kind!r} treats each row by itself, so no "
+                                 "state is carried to the next; leave it out")  # fmt: skip
     made = read_windows(recipe, tokenizer, voice) if windows else read_examples(recipe, tokenizer, voice)
     return replace(made, train=data.Prefetcher(made.train, c.workers)) if c.workers else made
 
@@ -155,7 +155,7 @@ def check_evaluations(recipe: config.Recipe) -> config.Recipe:
     check = {"train.keep_best": c.keep_best, "train.patience": c.patience is not None}
     for name in (name for name, asked in check.items() if asked):
         if not recipe.data.validation or (c.eval_every is None and c.eval_minutes is None):
-            raise config.ConfigError(f"{name}: it takes evaluations on the way, and there are none; set "
+            raise config.ConfigError(f"{name}: it needs evaluations during training, and there are none; set "
                                      "data.validation and train.eval_every, or leave it out")  # fmt: skip
     return recipe
 
@@ -210,7 +210,7 @@ def read_windows(recipe: config.Recipe, tokenizer: Tokenizer | None, voice: Repo
 def read_examples(recipe: config.Recipe, tokenizer: Tokenizer | None, voice: Reporter) -> RunData:
     c = recipe.train
     if c.pack and not isinstance(recipe.task, config.NextToken):
-        raise config.ConfigError(f"train.pack: task {recipe.task.kind!r} asks of each row by itself; leave it out, or "
+        raise config.ConfigError(f"train.pack: task {recipe.task.kind!r} treats each row by itself; leave it out, or "
                                  "use train.batch_tokens to have rows of about one length")  # fmt: skip
     if c.context < SHORTEST:
         raise config.ConfigError(f"train.context: {c.context} leaves no room for a text and its special tokens; choose "

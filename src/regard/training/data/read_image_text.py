@@ -89,7 +89,7 @@ def check_settings(recipe: config.Recipe) -> None:
     """Refuse settings that image-text data would ignore or cannot satisfy."""
     c, kind = recipe.train, recipe.task.kind
     if c.pack:
-        raise ConfigError(f"train.pack: task {kind!r} asks of each pair by itself; leave it out")
+        raise ConfigError(f"train.pack: task {kind!r} takes each pair as a row of its own; leave it out")
     if kind == "contrastive":
         refuse_accumulation(c.gradient_accumulation)
         if c.parallel == "fsdp":

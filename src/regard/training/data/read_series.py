@@ -59,12 +59,12 @@ def open_series(names: tuple[str, ...], settings: config.Data, task: config.Fore
     check_settings_used(settings, found)
     if settings.on_bad_record == "skip":
         raise ConfigError(
-            "data.on_bad_record: rows of a series cannot be passed over; leave it out, and set task.fill_gaps"
+            "data.on_bad_record: rows of a series cannot be skipped; leave it out, and set task.fill_gaps"
         )
     if len(found) != 1:
         raise DataError(f"{name_sources([table.name for table in found])}: {len(found)} tables; a series is one, so "
-                        "name that "
-                        "alone")  # fmt: skip
+                        "name only "
+                        "that one")  # fmt: skip
     return read_series(found[0], task), content_cache.content_key(["series", found[0].digest, config.to_dict(task)])
 
 
@@ -78,7 +78,7 @@ def split_ranges(series: TimeSeries, settings: config.Data, task: config.Forecas
     """The first and last row of each part: training, validation, test."""
     sizes, rows, share = list(task.split), len(series), settings.validation
     if task.split and isinstance(share, float) and share != USUAL:
-        raise ConfigError(f"data.validation: {share:g}, and task.split says how many rows are kept back; leave one of "
+        raise ConfigError(f"data.validation: {share:g}, and task.split sets the held-out rows; leave one of "
                           "the two out")  # fmt: skip
     if sum(sizes) > rows:
         raise ConfigError(f"task.split: {sum(sizes):,} rows, and {series.name} has {rows:,}; name fewer")

@@ -97,7 +97,7 @@ def tokenizer_of_folder(text: config.Tokenizer, folder: read_folder.ModelFolder)
     said = Tokenizer.load(text.path) if isinstance(text, config.TokenizerFile) else None
     if folder.tokenizer_path is None:
         if said is None:
-            raise config.DataError(f"{folder.path}: there is no tokenizer.json, and nothing else knows its words; name "
+            raise config.DataError(f"{folder.path}: there is no tokenizer.json, which its vocabulary needs; name "
                                    'one: tokenizer={kind="file", path="..."}')  # fmt: skip
         return text, said
     own = Tokenizer.load(folder.tokenizer_path)
@@ -179,7 +179,7 @@ def check_shapes(model: Model, source: dict[str, Tensor], path: Path) -> None:
     if wrong:
         more = f", and {len(wrong) - 3} more" if len(wrong) > 3 else ""
         raise config.DataError(f"{path}: its weights do not fit this model: {', '.join(wrong[:3])}{more}; leave out "
-                               "what is said of model, but for its head, to have their shape")  # fmt: skip
+                               "the settings of model, except its head, to use their shape")  # fmt: skip
 
 
 def describe_shape(tensor: Tensor | None) -> str:

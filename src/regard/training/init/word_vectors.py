@@ -57,8 +57,8 @@ def load_word_vectors(model: Transformer, tokenizer: Tokenizer, path: str | Path
         else:
             table[id].copy_(found[word])
     if len(missing) == len(known):
-        raise config.DataError(f"{path}: knows none of the {len(known):,} tokens, such as {', '.join(missing[:3])}; "
-                               "let tokenizer.kind be word, or name vectors of such tokens")  # fmt: skip
+        raise config.DataError(f"{path}: has none of the {len(known):,} tokens, such as {', '.join(missing[:3])}; "
+                               "set tokenizer.kind to word, or name vectors of such tokens")  # fmt: skip
     longest = sorted(missing, key=len, reverse=True)[:5]  # words are more informative than letters and marks
     return VectorMatch(path, len(known) - len(missing), len(known), tuple(longest))
 
@@ -111,12 +111,12 @@ def read_vectors(path: str | Path, wanted: set[str], dim: int) -> dict[str, Tens
     path, names, found = Path(path), {word.encode(): word for word in wanted}, dict[str, Tensor]()
     reader = READERS.get(file_format(path.name))
     if reader is None:
-        raise config.DataError(f"{path}: no kind of vectors is named so; expected {', '.join(READERS)} or .safetensors")
+        raise config.DataError(f"{path}: unknown suffix; expected {', '.join(READERS)} or .safetensors")
     with readable_errors(str(path)), open_decompressed(path) as file:
         for name, vector in reader(file, path, dim, names.__contains__):
             if not vector.isfinite().all():
                 raise config.DataError(
-                    f"{path}: the vector of {printable_bytes(name)} is not all numbers; mend or remove it"
+                    f"{path}: the vector of {printable_bytes(name)} has a value that is not finite; fix or remove it"
                 )
             found.setdefault(names[name], vector)
     return found
@@ -156,7 +156,7 @@ def parse_numbers(text: bytes, where: str) -> Tensor:
         return torch.tensor([float(number) for number in text.split(b" ")])
     except ValueError:
         raise config.DataError(
-            f"{where}: {printable_bytes(text)} is not all numbers; mend or remove the line"
+            f"{where}: {printable_bytes(text)} is not all numbers; correct or remove the line"
         ) from None
 
 

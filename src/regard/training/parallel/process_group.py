@@ -225,8 +225,8 @@ def first_error(ranks: ProcessRanks, raised: BaseException, pulse: Heartbeat) ->
         return parse_problem(told)
     if not torn:
         return raised
-    return config.RunError("another process of this run is gone; what is saved is whole, and `regard resume` goes on "
-                           "from there")  # fmt: skip
+    return config.RunError("another process of this run failed; `regard resume` continues from "
+                           "its last checkpoint")  # fmt: skip
 
 
 def leave_group(ranks: ProcessRanks, last: bool) -> None:
