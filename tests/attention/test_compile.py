@@ -59,5 +59,5 @@ def test_tokens_out_of_order_are_refused_when_a_compiled_graph_meets_them():
     one = decoder("linear", depth=1)
     fast = torch.compile(one, fullgraph=True, backend="aot_eager")
     order = torch.tensor([[0, 1, 3, 2]]).expand(B, -1)
-    with pytest.raises(RuntimeError, match="sums in the order"):
+    with pytest.raises(RuntimeError, match="needs tokens in order"):
         fast(Tokens(x=torch.randn(B, 4, one.c.trunk.dim), order=order))

@@ -148,8 +148,8 @@ def test_half_precision_sums_in_fp32():
         (asking("causal & documents"), "must be full or causal"),
         (asking("causal", bias=True), "no scores to add a bias to"),
         (asking("full", dropout=True), "no weights to drop"),
-        (asking("causal", row(3), row(5)), "one line of tokens"),
-        (asking("causal", TokenLayout(order=torch.tensor([[0, 2, 1]]))), "stand in another"),
+        (asking("causal", row(3), row(5)), "of the same tokens"),
+        (asking("causal", TokenLayout(order=torch.tensor([[0, 2, 1]]))), "needs tokens in order"),
     ],
 )
 def test_what_a_sum_cannot_do_is_refused(kernel, ask, why):

@@ -152,14 +152,14 @@ def test_tokens_out_of_order_or_with_holes_are_refused():
     holes = padded_tokens(torch.empty(1, 5, 0), torch.tensor([[True, True, False, True, True]]))
 
     for text, places in (("causal & window(2)", shuffled), ("causal & window(2) & padding", holes)):
-        with pytest.raises(ValueError, match="one after the other"):
+        with pytest.raises(ValueError, match="needs consecutive tokens"):
             make_plan("local", asking(text, places))
 
 
 def test_global_tokens_of_packed_documents_are_refused():
     places = TokenLayout(order=torch.tensor([[0, 1, 0, 1]]), document=torch.tensor([[0, 0, 1, 1]]))
 
-    with pytest.raises(ValueError, match="global tokens at the head of a row"):
+    with pytest.raises(ValueError, match="global tokens only at the start of a row"):
         make_plan("local", asking("documents & (window(1) | global_tokens(1))", places))
 
 

@@ -96,7 +96,7 @@ def test_the_weights_of_linformer_grow_with_the_length_times_what_is_left():
     [
         (asking("causal"), "must be full"),
         (asking("window(2)"), "must be full"),
-        (asking("full", row(3), row(5)), "not across"),
+        (asking("full", row(3), row(5)), "neither cross-attention"),
         (asking("full", bias=True), "bias"),
     ],
 )
@@ -114,7 +114,7 @@ def test_linformer_needs_its_length_and_keeps_to_it():
         encoder(ids_of(B, 6))
     with pytest.raises(ValueError, match="causal"):
         decoder("linformer(3, 7)")(ids_of(B, 7))
-    with pytest.raises(ValueError, match="keeps no cache"):
+    with pytest.raises(ValueError, match="has no cache"):
         decoder("linformer(3, 7)").cache(B, 7)
 
 

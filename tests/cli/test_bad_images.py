@@ -92,13 +92,13 @@ BOMB = in_png(70_000, 1_000, bytes(8751))
 BAD = {
     "corrupt": (corrupt, "not a whole image"),
     "torn": (torn, "not a whole image"),
-    "text": (lambda path: path.write_text("a cat, I promise\n"), "not a whole image (it is of no kind that is known)"),
+    "text": (lambda path: path.write_text("a cat, I promise\n"), "not a whole image (its format is unknown)"),
     "empty": (lambda path: path.write_bytes(b""), "an empty file"),
     "no pixels": (lambda path: path.write_bytes(in_png(0, 0)), "not a whole image"),
     "gigantic": (lambda path: path.write_bytes(BOMB), "70,000 x 1,000 pixels are more than 67,108,864"),
     "a lie": (lambda path: path.write_bytes(in_png(2**31 - 1, 2**31 - 1)), "pixels are more than 67,108,864"),
     "moving": (moving, "a picture of 3 frames"),
-    "broken numbers": (lambda path: Image.new("F", (8, 9)).save(path, "TIFF"), "a picture of broken numbers (mode F)"),
+    "broken numbers": (lambda path: Image.new("F", (8, 9)).save(path, "TIFF"), "a float picture (mode F)"),
 }
 
 

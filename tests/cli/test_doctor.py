@@ -92,7 +92,7 @@ def test_a_run_is_examined_from_its_checkpoint_and_its_folder_is_not_touched(say
 @pytest.mark.parametrize("words, code, line", [
     (["nowhere.toml"], 2, "nowhere.toml: no such recipe"),
     (["healthy.toml", "--steps", 51], 2, "--steps: 51 is not from 10 to 50"),
-    (["healthy.toml", "model.mask=full"], 2, "sees the token it should predict"),
+    (["healthy.toml", "model.mask=full"], 2, "attends to the label"),
     (["healthy.toml", "data.source=gone.txt"], 3, "gone.txt: no such file"),
 ])  # fmt: skip
 def test_a_mistake_is_one_sentence(say, clinic, words, code, line):

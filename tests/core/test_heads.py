@@ -124,7 +124,7 @@ def test_a_pooled_vector_may_pass_berts_dense_layer_and_a_last_map():
 
 
 def test_tokens_that_do_not_say_where_they_end_cannot_be_pooled_there():
-    with pytest.raises(ValueError, match="head.pooling 'eos': these tokens do not say where the text ends"):
+    with pytest.raises(ValueError, match="head.pooling 'eos': these tokens do not carry the end of the text"):
         pooled("eos")(sequence_tokens(torch.randn(B, N, DIM)))
 
 

@@ -93,7 +93,7 @@ def test_a_recording_that_was_too_loud_is_said(tmp_path):
     path = tmp_path / "a.wav"
     pytest.importorskip("soundfile").write(path, np.clip(4 * tone(), -1, 1), RATE)
 
-    with pytest.warns(UserWarning, match="too loud"):
+    with pytest.warns(UserWarning, match="a sound is clipped"):
         read_audio(path, RATE, 1.0)
 
 

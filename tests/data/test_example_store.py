@@ -114,7 +114,7 @@ def test_what_is_no_example_is_refused(tmp_path):
     for rows in ([{"label": 3}], [{"ids": [1], "text": "x"}], [{"ids": [1]}, {"ids": [1], "n": 2}]):
         with pytest.raises(TypeError, match="example"):
             made(rows, tmp_path)
-    with pytest.raises(DataError, match="rows: no records to learn from"):
+    with pytest.raises(DataError, match="rows: no records to train on"):
         made([], tmp_path)
 
 

@@ -376,7 +376,7 @@ def test_a_dataset_of_the_hub_is_read_by_its_name_config_and_split(monkeypatch):
 
     assert read("hf:owner/known/sst2:validation")[0] == [{"text": "sst2 validation", "n": n} for n in range(2)]
     assert read("hf:owner/known")[0][1]["text"] == "None train"
-    with pytest.raises(DataError, match="hf:owner/other: cannot be had .Dataset 'owner/other' doesn't exist on the"):
+    with pytest.raises(DataError, match="hf:owner/other: cannot be loaded .Dataset 'owner/other' doesn't exist on the"):
         read("hf:owner/other")
 
 

@@ -132,7 +132,7 @@ def test_rows_that_differ_in_their_columns_are_refused(tmp_path):
 
 
 def test_no_rows_are_one_sentence(tmp_path):
-    with pytest.raises(DataError, match="rows: no records to learn from"):
+    with pytest.raises(DataError, match="rows: no records to train on"):
         made([], tmp_path)
 
 

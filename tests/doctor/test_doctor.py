@@ -216,7 +216,7 @@ def test_a_fault_that_a_recipe_can_have_is_named(patient, check):
 
 
 def test_settings_refuse_a_decoder_that_sees_ahead(patient):
-    with pytest.raises(config.ConfigError, match=r"model.trunk.mask: 'full' sees the token it should predict"):
+    with pytest.raises(config.ConfigError, match=r"model.trunk.mask: 'full' attends to the label"):
         patient("model.mask=full")
 
 

@@ -223,7 +223,7 @@ def test_a_file_with_words_and_a_chat_template_speaks_and_keeps_both(tmp_path):
 @pytest.mark.parametrize(
     "lists, told",
     [
-        (dict(add_tokenizer_model="gpt2", add_tokenizer_pre="gpt-9"), "no way of finding words 'gpt-9'; did you mean"),
+        (dict(add_tokenizer_model="gpt2", add_tokenizer_pre="gpt-9"), "no pre-tokenizer 'gpt-9'; did you mean"),
         (dict(add_tokenizer_model="bert"), "no kind 'bert'; known are gpt2, llama"),
         (dict(), "no kind 'none'"),
         (dict(add_tokenizer_model="llama", add_token_types=[1]), "53 tokens and 1 types"),

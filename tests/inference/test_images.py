@@ -79,5 +79,5 @@ def test_who_draws_no_pixels_says_so():
     text = regard.build(C.Transformer(embed=C.TextEmbedding(vocab=9), trunk=TRUNK))
     with pytest.raises(ConfigError, match="embed.kind: 'text' generates no images"):
         sample_images(text)
-    with pytest.raises(ConfigError, match="which 4 colours there are is not known"):
+    with pytest.raises(ConfigError, match="the 4 colours are not set"):
         sample_images(model(C.PixelEmbedding(palette=4, grid=(5, 9))))

@@ -461,7 +461,7 @@ def test_a_front_end_that_is_given_the_wrong_thing_says_what_it_takes(front, nod
     "position", [C.SinusoidalPosition(), C.LearnedPosition(length=N), C.RotaryPosition(), C.AlibiPosition(), C.T5Bias()]
 )
 def test_positions_that_count_places_are_refused(position):
-    with pytest.raises(ValueError, match="trunk.position.kind: .* the nodes of a graph stand in no order"):
+    with pytest.raises(ValueError, match="trunk.position.kind: .* the nodes of a graph have no order"):
         model(C.GraphEmbedding(num_tags=7), position=position)
 
 

@@ -195,5 +195,5 @@ def test_without_chance_nothing_is_changed():
 def test_settings_that_make_no_sense_are_refused():
     with pytest.raises(ValueError, match="zoom: 1.5 is not from 0 up to 1"):
         C.ImageAugment(zoom=1.5)
-    with pytest.raises(C.ConfigError, match="mixup and cutmix mix the answers too"):
+    with pytest.raises(C.ConfigError, match="mixup and cutmix mix the labels too"):
         build_processor(C.PixelEmbedding(palette=16, grid=(4, 4), values="levels"), C.ImageAugment(mixup=0.2))

@@ -106,7 +106,7 @@ def test_how_images_are_seen_does_not_change_what_is_kept():
 
 def test_a_palette_that_is_not_known_yet_is_asked_for():
     images = build_processor(C.PixelEmbedding(palette=4, grid=(2, 2)))
-    with pytest.raises(ConfigError, match="model.embed.colors: which 4 colours there are is not known"):
+    with pytest.raises(ConfigError, match="model.embed.colors: the 4 colours are not set"):
         images.collate([{"image": torch.zeros(3, 2, 2, dtype=torch.uint8)}], None)
     known = build_processor(C.PixelEmbedding(palette=2, grid=(2, 2), colors=("000000", "ffffff")))
     assert known.collate([{"image": torch.full((3, 2, 2), 200, dtype=torch.uint8)}], None)["ids"].unique().tolist() == [

@@ -56,9 +56,9 @@ def test_bytes_are_normed_by_the_config_and_other_numbers_are_not():
 
 
 def test_grey_images_need_one_mean():
-    with pytest.raises(ValueError, match=r"mean: \[0.1, 0.2\] for 1 channels; say one number, or one for each"):
+    with pytest.raises(ValueError, match=r"mean: \[0.1, 0.2\] for 1 channels; give one number, or one for each"):
         C.PatchEmbedding(channels=1, mean=(0.1, 0.2))
-    with pytest.raises(ValueError, match="std: .* it must be more than zero"):
+    with pytest.raises(ValueError, match="std: .* must be more than zero"):
         C.PatchEmbedding(std=(0.0,))
 
 
@@ -124,7 +124,7 @@ def test_patches_on_a_grid_learn_with_the_places_that_they_are_given():
 
 def test_places_in_a_line_are_refused_for_patches_on_a_grid():
     line = 'model.trunk.position={kind="learned", length=16}'
-    with pytest.raises(ConfigError, match=r"model.trunk.position.length: 16, and .* on a grid; set it to \[4, 4\]"):
+    with pytest.raises(ConfigError, match=r"model.trunk.position.length: 16, and .* form a grid; set it to \[4, 4\]"):
         Run.from_recipe(read_recipe("digits", ["model.embed.cls_tokens=false", line]))
 
 

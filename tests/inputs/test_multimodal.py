@@ -126,9 +126,9 @@ def test_a_sound_before_a_text_may_be_padded_too():
 
 
 @pytest.mark.parametrize("given, sentence", [
-    ({}, "seen: a model of both reads it before the text"),
+    ({}, "seen: a multimodal model reads it before the text"),
     ({"seen": torch.zeros(3, 3, 12, 12)}, "seen: 3 rows, and there are 2 texts"),
-    ({"seen": torch.zeros(2, 3, 12, 12), "document": torch.zeros(2, N)}, "document: a text that follows"),
+    ({"seen": torch.zeros(2, 3, 12, 12), "document": torch.zeros(2, N)}, "document: the text after the prefix"),
 ])  # fmt: skip
 def test_what_cannot_be_joined_is_one_sentence(given, sentence):
     with pytest.raises(ValueError, match=sentence):

@@ -84,7 +84,7 @@ def test_as_many_colours_as_there_are_are_those_themselves():
 
     assert often.tolist() == [3, 3, 3] and len(colours) == 3
     assert set(learn_palette(images, 3, chance())) == {"000001", "000700", "ffffff"}
-    with pytest.raises(DataError, match="the training images have 3 colours, and model.embed.palette asks for 5"):
+    with pytest.raises(DataError, match="the training images have 3 colours, and model.embed.palette is 5"):
         learn_palette(images, 5, chance())
 
 
@@ -95,5 +95,5 @@ def test_colours_that_are_none_are_refused_by_their_setting():
         C.PixelEmbedding(colors=("000000",))
     with pytest.raises(ValueError, match="palette: 300 levels; there are 2 to 256"):
         C.PixelEmbedding(palette=300, values="levels")
-    with pytest.raises(ConfigError, match="which 512 colours there are is not known"):
+    with pytest.raises(ConfigError, match="the 512 colours are not set"):
         palette.quantize_colors(torch.zeros(1, 3, 32, 32, dtype=torch.uint8), C.PixelEmbedding())

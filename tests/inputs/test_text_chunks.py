@@ -73,7 +73,7 @@ def test_what_it_makes_can_be_looked_into_and_is_trained():
 
 
 def test_packing_and_what_cannot_be_built_are_refused():
-    with pytest.raises(ValueError, match="document: a text in chunks"):
+    with pytest.raises(ValueError, match="document: chunked text"):
         encoder()(ids_of(B, 8), document=torch.zeros(B, 8).long())
     with pytest.raises(ValueError, match="a chunk has no memory for cross-attention"):
         C.ChunkEmbedding(trunk=small(cross="last"))

@@ -749,5 +749,5 @@ def test_an_edit_that_returns_nothing_is_refused_by_its_address():
 
 
 def test_what_was_not_seen_is_asked_for_in_vain():
-    with looking(model(), "logits") as seen, pytest.raises(KeyError, match="nothing was seen at 'logits'"):
+    with looking(model(), "logits") as seen, pytest.raises(KeyError, match="nothing was recorded at 'logits'"):
         seen["logits"]

@@ -396,7 +396,7 @@ def long(m: str, **rest: object) -> AttentionSpec:
     "ask, chosen, reason",
     [
         (long("causal"), "fused", "one fused pass"),
-        (long("window(2)"), "local", "no further than the window"),
+        (long("window(2)"), "local", "no more than the window"),
         (asking("window(2)"), "fused", "over a table"),
         (long("causal", bias=True), "fused", "over a table"),
         (asking(CAUSAL, grad=True), "fused", "one fused pass"),

@@ -34,7 +34,7 @@ def test_a_long_line_is_claimed_and_a_short_or_padded_one_is_not():
     long, short = asking("causal & window(8)", row(64)), asking("causal & window(8)", row(63))
 
     assert make_plan("auto", long).kernel.name == "local"
-    assert "no further than the window" in make_plan("auto", long).reason
+    assert "no more than the window" in make_plan("auto", long).reason
     assert make_plan("auto", short).kernel.name == "fused"
     assert make_plan("auto", asking("causal", row(64))).kernel.name == "fused"
 

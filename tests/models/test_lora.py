@@ -259,7 +259,7 @@ def test_adapters_alone_learn_and_have_room_in_the_optimizer(optimizer):
     (config.LoRA(targets=("head",)), "lora.targets: head shares its weight with another part of the model"),
     (config.LoRA(modules_to_save=("hed",)),
      "lora.modules_to_save: no part 'hed' in the model; did you mean 'head'? its parts are "),
-    (config.LoRA(modules_to_save=("trunk",)), "lora.targets: q, v learn whole, and need no adapter"),
+    (config.LoRA(modules_to_save=("trunk",)), "lora.targets: q, v are trained in full, and need no adapter"),
 ], ids=lambda c: str(c)[:40])  # fmt: skip
 def test_what_cannot_be_adapted_is_told_and_nothing_is_changed(c, said):
     made = model()
@@ -279,10 +279,10 @@ def test_adapters_on_adapters_are_refused():
 @pytest.mark.parametrize("changes, said", [
     (["train.lora.rank=0"], "train.lora.rank: 0 is less than 1"),
     (["train.lora.rnk=4"], "train.lora.rnk: no such setting; did you mean 'rank'?"),
-    (["train.lora.alpha=0"], "train.lora.alpha: 0.0 would leave nothing"),
+    (["train.lora.alpha=0"], "train.lora.alpha: 0.0 cancels the adapters"),
     (["train.lora.dropout=1"], "train.lora.dropout: 1.0 is not from 0 up to 1"),
     (["train.lora.targets=[]"], "train.lora.targets: an empty name"),
-    (["train.lora.rank=4"], "train.lora: adapters change a model that has learned already; name it with"),
+    (["train.lora.rank=4"], "train.lora: adapters need a pretrained model; name it with"),
 ], ids=str)  # fmt: skip
 def test_settings_that_make_no_sense_are_told_by_their_path(recipe, changes, said):
     with pytest.raises(config.ConfigError) as told:
@@ -438,7 +438,7 @@ def test_a_run_says_how_many_weights_learn(desk, recipe, base, capsys):
     run = Run.from_recipe(recipe(*LORA), notice=lambda line: None)
     count = sum(weight.numel() for weight in lora.adapter_parameters(run.model).values())
 
-    assert f"of which {count:,} learn" in capsys.readouterr().err
+    assert f"of which {count:,} are trained" in capsys.readouterr().err
     assert json.loads((desk / "run/run.json").read_text())["trained"] == count
 
 

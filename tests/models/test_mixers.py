@@ -102,9 +102,9 @@ def test_what_only_attention_honours_is_refused(changes, says):
 
 
 def test_windows_without_a_middle_and_halves_of_odd_widths_are_refused():
-    with pytest.raises(ValueError, match=r"mixer\.kernel_size: 2 has no middle"):
+    with pytest.raises(ValueError, match=r"mixer\.kernel_size: 2 is even"):
         blocks("dilated", "full")
-    with pytest.raises(ValueError, match="dim: 15 cannot be halved"):
+    with pytest.raises(ValueError, match="dim: 15 is odd"):
         blocks("gru", "full", dim=15)
     with pytest.raises(ValueError, match="residual: with mixer 'none'"):
         blocks("none", residual=False)

@@ -148,11 +148,11 @@ def test_a_transformer_may_read_what_an_lstm_wrote():
 
 
 @pytest.mark.parametrize("changes, says", [
-    ({"cross": "additive", "cell": "cnn"}, "cross: a decoder with a state reads its target"),
-    ({"cross": "fixed", "mask": "full"}, "cross: a decoder with a state reads its target"),
+    ({"cross": "additive", "cell": "cnn"}, "cross: a recurrent decoder is causal"),
+    ({"cross": "fixed", "mask": "full"}, "cross: a recurrent decoder is causal"),
     ({"cell": "gru", "dilation": 2}, "kernel_size, dilation: they are for cell 'cnn'"),
-    ({"mask": "full", "dim": 15}, "dim: 15 cannot be halved"),
-    ({"mask": "full", "cell": "cnn", "kernel_size": 4}, "kernel_size: 4 has no middle"),
+    ({"mask": "full", "dim": 15}, "dim: 15 is odd"),
+    ({"mask": "full", "cell": "cnn", "kernel_size": 4}, "kernel_size: 4 is even"),
     ({"dropout": 1.0}, "dropout: 1.0 is not a rate"),
     ({"depth": 0}, "depth: 0 is less than 1"),
 ])  # fmt: skip

@@ -89,7 +89,7 @@ def test_its_size_never_changes_and_it_can_be_forgotten():
 
 
 @pytest.mark.parametrize(
-    "said, why", [({"position": C.LearnedPosition(length=31)}, "ends"), ({"mask": "full"}, "ahead")]
+    "said, why", [({"position": C.LearnedPosition(length=31)}, "fixed length"), ({"mask": "full"}, "causal mask")]
 )
 def test_what_cannot_be_remembered_is_refused(said, why):
     with pytest.raises(ValueError, match=why):

@@ -62,7 +62,7 @@ def write_run(
 
 
 SCORES = {"accuracy": 0.75, "f1": 0.5, "matthews": 0.25}
-LEAPT, NONE = "its loss or gradients leapt", "its loss or gradients are no numbers"
+LEAPT, NONE = "loss or gradient norm spiked", "loss or gradients are not finite"
 
 
 def look(step: int, trunks: dict[str, int], heads: int = 3) -> dict:

@@ -264,7 +264,7 @@ def test_steps_that_were_not_taken_are_crossed_and_told(opened, tmp_path):
     page = opened(report.write_report(run, model, tokenizer))
 
     assert page.locator("#loss .refused").count() == 3
-    assert "steps 40, 41 (its loss or gradients leapt), nor from step 77" in page.inner_text("#skipped")
+    assert "steps 40, 41 (loss or gradient norm spiked), nor from step 77" in page.inner_text("#skipped")
     page.get_by_role("button", name="Time", exact=True).click()
     assert page.locator("#loss .refused").count() == 3
 

@@ -192,7 +192,7 @@ def test_classes_that_were_named_stay_and_one_is_not_enough():
     (C.MaskedLM(next_sentence=True), C.LMHead(), "needs pretraining"),
     (C.MaskedLM(), C.PretrainingHead(), "'pretraining' is for task.next_sentence"),
     (C.Translation(), C.LMHead(), "model.encoder: task 'translation' needs an encoder-decoder"),
-    (C.NextToken(), C.LMHead(), "model.trunk.mask: 'full' sees the token"),
+    (C.NextToken(), C.LMHead(), "model.trunk.mask: 'full' attends to the label"),
     (C.TokenClassification(classes=("O", "B-X")), C.TokenHead(out=3), "model.head.out: 3, and there are 2"),
     (C.QuestionAnswering(), C.TokenHead(out=3), "an answer is a span"),
 ], ids=str)  # fmt: skip

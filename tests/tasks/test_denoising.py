@@ -184,7 +184,7 @@ def test_a_text_of_one_token_is_refused():
 
 
 def test_too_few_sentinels_are_refused_before_training():
-    with pytest.raises(ConfigError, match=r"task.sentinels: 5 are too few .* ask for"):
+    with pytest.raises(ConfigError, match=r"task.sentinels: 5 are too few .* need"):
         task(C.SpanCorruption(sentinels=5), "char", length=512)
 
 

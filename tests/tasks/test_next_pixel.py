@@ -95,7 +95,7 @@ def test_batches_to_learn_from_may_be_flipped_and_others_are_not():
 
 
 @pytest.mark.parametrize(("model", "why"), [
-    (replace(MODEL, trunk=replace(MODEL.trunk, mask="full")), "model.trunk.mask: 'full' sees the token"),
+    (replace(MODEL, trunk=replace(MODEL.trunk, mask="full")), "model.trunk.mask: 'full' attends to the label"),
     (replace(MODEL, head=C.LMHead(tied=False, vocab=9)), "model.head.vocab: 9, and the palette has 13; set it to 13"),
     (replace(MODEL, head=C.PoolingHead(out=3, pooling="mean")),
      "model.head.kind: 'pooling', and task 'next_pixel' needs"),

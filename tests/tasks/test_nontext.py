@@ -151,5 +151,5 @@ def test_a_model_that_cannot_be_asked_this_is_refused_by_the_path_of_its_setting
 
 def test_a_front_end_without_a_sense_is_one_sentence(monkeypatch):
     monkeypatch.delitem(PROCESSORS, "patches")
-    with pytest.raises(ConfigError, match="model.embed.kind: no sense reads records for 'patches'"):
+    with pytest.raises(ConfigError, match="model.embed.kind: no processor for 'patches'"):
         build_processor(IMAGE)

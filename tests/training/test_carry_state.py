@@ -229,12 +229,12 @@ def test_a_state_that_is_no_number_begins_anew(recipe):
 
 @pytest.mark.parametrize("changes, says", [
     (["model.trunk={kind='blocks', dim=12, depth=1, attention={heads=3}, mask='causal', position={kind='learned'}}"],
-     "train.carry_state: trunk.position 'learned' ends"),
+     "train.carry_state: trunk.position 'learned' has a fixed length"),
     (["model.trunk={kind='blocks', dim=12, depth=1, attention={heads=3}, mask='causal', mixer={kind='none'}}"],
-     "train.carry_state: this model remembers nothing"),
+     "train.carry_state: this model has no recurrent state"),
     (["model.trunk.mask=full"], "causal"),
-    (["train.pack=true"], r"train\.carry_state: rows of documents"),
-    (["train.batch_tokens=99"], r"train\.carry_state: rows of documents"),
+    (["train.pack=true"], r"train\.carry_state: rows of pack"),
+    (["train.batch_tokens=99"], r"train\.carry_state: rows of pack"),
     (["task.kind=masked_lm", "model.trunk.mask=full"], "train.carry_state: task 'masked_lm' treats each row"),
 ])  # fmt: skip
 def test_what_cannot_be_carried_is_refused(recipe, changes, says):

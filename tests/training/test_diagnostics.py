@@ -148,7 +148,7 @@ def test_collapsed_heads_are_told(run):
     made = run("train.optimizer.lr=1e-3")
     made.model.trunk.blocks[0].attn.qkv.weight.data.mul_(1e4)
 
-    assert "every head of trunk.0.attn looks at one token alone" in said(made)
+    assert "every head of trunk.0.attn attends to a single token" in said(made)
 
 
 def test_numbers_that_are_none_are_words_in_json(run):
@@ -157,7 +157,7 @@ def test_numbers_that_are_none_are_words_in_json(run):
     told = TrainingDiagnostics(made).look(0)
 
     assert json.loads(json.dumps(told, allow_nan=False))["loss"] == "nan"
-    assert "are no numbers; lower train.optimizer.lr" in said(made)
+    assert "are not finite; lower train.optimizer.lr" in said(made)
 
 
 def test_a_learning_rate_that_has_come_down_is_no_layer_that_stands_still(run):

@@ -114,7 +114,7 @@ def test_a_part_that_is_not_there_is_refused(name):
 def test_freezing_everything_is_refused(names):
     made = model()
 
-    with pytest.raises(config.ConfigError, match=r"train\.freeze: .* nothing would be learned"):
+    with pytest.raises(config.ConfigError, match=r"train\.freeze: .* none would be trained"):
         freeze_parameters(made, names)
     assert all(weight.requires_grad for weight in made.parameters())
 

@@ -146,10 +146,10 @@ def test_evaluation_scores_what_a_run_kept_back_or_other_data(recipe, desk):
 @pytest.mark.parametrize("shape, change, sentence", [
     ("contrastive", "train.gradient_accumulation=2",
      "train.gradient_accumulation: 2, and task 'contrastive' contrasts each pair with all others"),
-    ("contrastive", "train.parallel=fsdp", "train.parallel: fsdp cuts every weight in parts"),
-    ("contrastive", "train.loss_chunk=8", "train.loss_chunk: task 'contrastive' answers in no vocabulary"),
+    ("contrastive", "train.parallel=fsdp", "train.parallel: fsdp shards every weight"),
+    ("contrastive", "train.loss_chunk=8", "train.loss_chunk: task 'contrastive' has no vocabulary logits"),
     ("contrastive", "train.pack=true", "train.pack: task 'contrastive' takes each pair as a row of its own"),
-    ("contrastive", "train.augment.mixup=0.2", "train.augment: mixup and cutmix mix the answers too"),
+    ("contrastive", "train.augment.mixup=0.2", "train.augment: mixup and cutmix mix the labels too"),
     ("contrastive", "model.text.vocab=30", r"model.towers\[1\].embed.vocab: 30, and the tokenizer has"),
     ("contrastive", "task.text=caption", "no column 'caption'"),
     ("captioning", "train.context=4", "has [0-9]+ tokens, and there is room for 3; make train.context larger"),

@@ -82,7 +82,7 @@ def test_what_a_recipe_leaves_open_is_filled_in_from_the_front_end_and_the_data(
 
 @pytest.mark.parametrize(("change", "message"), [
     ("train.pack=true", "train.pack: it packs texts, and model.embed.kind is 'patches'; leave it out"),
-    ("train.loss_chunk=9", "train.loss_chunk: it is for words"),
+    ("train.loss_chunk=9", "train.loss_chunk: it is for a vocabulary"),
     ("train.context=99", "train.context: 99, and a row is at most 10 tokens here"),
     ("tokenizer.kind=byte", "tokenizer: none reads what model.embed.kind 'patches' takes"),
     ("task.input_pair=other", "task.input_pair: there is no second text"),

@@ -276,7 +276,7 @@ def test_a_recipe_that_says_a_shape_keeps_it(tmp_path, bert):
 
 
 def test_words_of_ones_own_are_refused(tmp_path, bert):
-    says = "tokenizer: 'bpe', and the weights know the words of .*bert; leave it out"
+    says = "tokenizer: 'bpe', and the weights use the tokenizer of .*bert; leave it out"
     with pytest.raises(config.ConfigError, match=says):
         pretrained.inherit_model(recipe(tmp_path, 'tokenizer={kind="bpe", vocab=400}'), bert)
     said = recipe(tmp_path, f'tokenizer={{kind="file", path="{bert.path}"}}')

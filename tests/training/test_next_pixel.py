@@ -90,7 +90,7 @@ def test_a_palette_is_learned_from_the_training_images_and_kept_with_the_model(d
 
 
 def test_more_colours_than_there_are_is_one_sentence(digits):
-    with pytest.raises(C.DataError, match="the training images have .* colours, and model.embed.palette asks for 400"):
+    with pytest.raises(C.DataError, match="the training images have .* colours, and model.embed.palette is 400"):
         Run.from_recipe(pixels(digits, palette=400, channels=1))
 
 

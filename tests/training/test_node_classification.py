@@ -215,7 +215,7 @@ def test_a_graph_that_cannot_be_asked_says_why(desk, changes, message):
 def test_two_graphs_are_one_too_many(desk):
     write(ring(), ring())
 
-    with pytest.raises(DataError, match="ring.jsonl: 2 graphs; task 'node_classification' asks the nodes of one"):
+    with pytest.raises(DataError, match="ring.jsonl: 2 graphs; task 'node_classification' classifies the nodes of one"):
         Run.from_recipe(read())
 
 
@@ -223,7 +223,7 @@ def test_two_graphs_are_one_too_many(desk):
     ("model.head.kind=pooling", "model.head.kind: 'pooling', and task 'node_classification' needs token"),
     ("train.batch_size=7", "train.batch_size: task 'node_classification' reads one whole graph"),
     ("model.embed={kind=\"text\"}", "model.embed.kind: 'text', and task 'node_classification' needs graphs"),
-    ("model.embed.num_tags=3", "no tags, which model.embed.num_tags asks for"),
+    ("model.embed.num_tags=3", "no tags, which model.embed.num_tags needs"),
     ("model.embed.features=3", "4 features at a node, and model.embed.features is 3"),
     ("task.classes=[\"red\", \"green\"]", "label 'blue' is none of the 2 classes"),
 ])  # fmt: skip

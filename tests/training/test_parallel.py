@@ -277,8 +277,8 @@ MISTAKES = {
     "a setting": (["train.stepps=3"], 2, "stepps"),
     "a file": (["data.source=gone.txt"], 3, "gone.txt"),
     "one process alone": (["train.parallel=none"], 2, "train.parallel: none, and there are 2 processes"),
-    "whole matrices": (["train.parallel=fsdp", "train.optimizer.kind=muon"], 2, "muon looks at whole matrices"),
-    "compiled parts": (["train.parallel=fsdp", "train.compile=true"], 2, "train.compile: a model in parts"),
+    "whole matrices": (["train.parallel=fsdp", "train.optimizer.kind=muon"], 2, "muon needs whole matrices"),
+    "compiled parts": (["train.parallel=fsdp", "train.compile=true"], 2, "train.compile: a sharded model"),
     "a spoken text": (["data.source=-"], 2, "data.source: standard input"),
 }
 

@@ -228,7 +228,7 @@ def test_a_folder_with_snapshots_of_another_run_is_no_place_for_a_new_one(desk, 
 
 def test_snapshots_that_the_disk_has_no_room_for_are_refused_before_anything_is_written(desk, recipe, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: namedtuple("usage", "free")(100_000))
-    with pytest.raises(config.ConfigError, match=r"train.snapshots: 7 of .* kB are .* kB, and .* 100 kB left; ask for"):
+    with pytest.raises(config.ConfigError, match=r"train.snapshots: 7 of .* kB are .* kB, .* 100 kB left; set fewer"):
         fit(recipe("train.snapshots=1"), "run", quiet=True)
 
     assert not (desk / "run/config.toml").exists()

@@ -31,9 +31,9 @@ HEADS_PER_SIDE = {"cpu": 1}  # columns of ones: tensor cores require a multiple 
 def scan_unsupported_reason(spec: AttentionSpec) -> str:
     """Why a sum without a softmax cannot honour a spec."""
     if spec.mask not in (*WHOLE, CAUSAL, CAUSAL & PADDING):
-        return f"sums over everything or over all before: the mask must be full or causal, not {spec.mask}"
+        return f"computes full or causal sums: the mask must be full or causal, not {spec.mask}"
     if spec.mask not in WHOLE and spec.q is not spec.k and not spec.cached:
-        return "needs queries and keys of one line of tokens where the mask is causal"
+        return "needs queries and keys of the same tokens where the mask is causal"
     if spec.bias or spec.dropout:
         return "has no scores to add a bias to and no weights to drop; choose another position, no attention dropout"
     return "" if spec.mask in WHOLE else order_problem(spec.q)
@@ -72,7 +72,7 @@ def order_problem(places: TokenLayout) -> str:
     rising = places.order.diff(dim=-1) > 0
     if places.is_real is not None:
         rising = rising | ~(places.is_real[:, 1:] & places.is_real[:, :-1])
-    return refuse_unless(rising.all(), "sums in the order in which tokens come, and these stand in another")
+    return refuse_unless(rising.all(), "needs tokens in order, and these are not")
 
 
 def causal_sum(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

@@ -42,14 +42,14 @@ def linformer_weights(attention: Attention, trunk: config.Trunk, given: tuple[in
 
 def linformer_unsupported_reason(spec: AttentionSpec) -> str:
     if spec.mask not in (FULL, PADDING):
-        return f"mixes all places into each key: the mask must be full, not {spec.mask}"
+        return f"projects all positions into each key: the mask must be full, not {spec.mask}"
     if spec.q is not spec.k:
-        return "fixes the length of its input: it looks around, not across, and keeps no cache"
-    return "mixes keys of all places: a bias for each has no place in it; choose another position" if spec.bias else ""
+        return "fixes the length of its input: it has neither cross-attention nor a cache"
+    return "projects the keys of all positions: no score takes a bias; choose another position" if spec.bias else ""
 
 
 def linformer_cache_entry(attention: Attention, batch: int, capacity: int, like: Tensor) -> None:
-    raise ConfigError("attention.kernel 'linformer' keeps no cache: each of its keys holds something of every place")
+    raise ConfigError("attention.kernel 'linformer' has no cache: each of its keys mixes all positions")
 
 
 def linformer_flops(a: Attention, field: AttentionField) -> int:

@@ -103,18 +103,18 @@ def pays(found: BandPattern, count: int) -> bool:
 def unsupported_reason(spec: AttentionSpec) -> str:
     found = band_of_mask(spec.mask)
     if not found.sparse:
-        return f"computes windows, blocks, dilations and global tokens: the mask {spec.mask} leaves too many to see"
+        return f"computes windows, blocks, dilations and global tokens: the mask {spec.mask} has no such pattern"
     if spec.cached or spec.q.is_plain and spec.q is spec.k:
         return ""
     if spec.q is not spec.k:
-        return "needs a line of tokens that look at each other"
+        return "needs self-attention: queries and keys of the same tokens"
     return order_problem(spec.q, found)
 
 
 def order_problem(places: TokenLayout, found: BandPattern) -> str:
     """Chunks follow slots and masks follow order: these agree if each run of tokens increases by one."""
     if places.document is not None and found.landmarks:
-        return "finds global tokens at the head of a row: documents packed into it have theirs elsewhere"
+        return "has global tokens only at the start of a row: packed documents have theirs elsewhere"
     real = torch.ones_like(places.order, dtype=torch.bool) if places.is_real is None else places.is_real
     both, same = real[:, 1:] & real[:, :-1], torch.ones_like(real[:, 1:])
     if places.document is not None:
@@ -123,7 +123,7 @@ def order_problem(places: TokenLayout, found: BandPattern) -> str:
     else:
         whole = ((real[:, 1:] & ~real[:, :-1]).sum(-1) + real[:, 0] <= 1).all()
     rising = ((places.order.diff(dim=-1) == 1) | ~(both & same)).all()
-    return refuse_unless(rising & whole, "needs tokens one after the other, padding only before and after them")
+    return refuse_unless(rising & whole, "needs consecutive tokens, with padding only before and after them")
 
 
 def preferred_reason(spec: AttentionSpec) -> str:
@@ -132,7 +132,7 @@ def preferred_reason(spec: AttentionSpec) -> str:
     if spec.device != "cpu" or not found.sparse or spec.cached or spec.bias or not sure:
         return ""
     wanted = pays(found, spec.q.count) and not unsupported_reason(spec)
-    return "chunks look no further than the window" if wanted else ""
+    return "chunks cover no more than the window" if wanted else ""
 
 
 KERNEL_COSTS["local"] = KernelCost(pairs=computed_pairs, growth=("n·w·d", 1.0))

@@ -76,13 +76,13 @@ def lsh_weights(attention: Attention, trunk: config.Trunk, given: tuple[int, ...
 
 def unsupported_reason(spec: AttentionSpec) -> str:
     if spec.q is not spec.k:
-        return "hashes tokens that look at each other: it looks around, not across, without cache"
-    packed = "hashes a row as one text: packed documents would crowd each other's buckets"
+        return "hashes queries and keys together: it has neither cross-attention nor a cache"
+    packed = "hashes a row as one text: packed documents would share buckets"
     return "" if spec.q.document is None else packed
 
 
 def lsh_cache_entry(attention: Attention, batch: int, capacity: int, like: Tensor) -> None:
-    raise ConfigError("attention.kernel 'lsh' keeps no cache: its buckets are of whole sequences")
+    raise ConfigError("attention.kernel 'lsh' has no cache: its buckets are of whole sequences")
 
 
 def lsh_flops(a: Attention, field: AttentionField) -> int:

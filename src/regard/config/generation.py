@@ -80,7 +80,7 @@ def normalize_logit_bias(bias: "Mapping[int, float] | tuple[LogitBias, ...]") ->
         else tuple(bias)
     )
     if twice := [id for id, times in Counter(each.token_id for each in found).items() if times > 1]:
-        raise ConfigError(f"logit_bias: token {twice[0]} is given twice; say once what is added to it")
+        raise ConfigError(f"logit_bias: token {twice[0]} is given twice; give it one bias")
     return found
 
 

@@ -58,8 +58,8 @@ class PoolingHead:
         check_minimum(1, out=self.out, classifiers=self.classifiers)
         check_activation(self.activation)
         if self.classifiers > 1 and (self.pooling != "cls" or self.dense or self.out is None):
-            raise ConfigError(f"classifiers: {self.classifiers} tokens have a last map each, from the first on; set "
-                              "out, let pooling be cls, and leave out dense")  # fmt: skip
+            raise ConfigError(f"classifiers: {self.classifiers} output layers, one for each of the first tokens; "
+                              "set out, set pooling to cls, and leave out dense")  # fmt: skip
 
 
 @config_class

@@ -95,11 +95,11 @@ def check_mixer(mixer: Mixer, masks: tuple[str, ...], position: object, dim: int
                          f"{', '.join(PLACED)}")  # fmt: skip
     both = "full" in masks
     if both and isinstance(mixer, RecurrentMixer) and dim % 2:
-        raise ConfigError(f"dim: {dim} cannot be halved, and each way of reading of mixer 'recurrent' has half of it")
+        raise ConfigError(f"dim: {dim} is odd, and each direction of a bidirectional mixer 'recurrent' has half of it")
     if both and isinstance(mixer, ConvMixer) and mixer.kernel_size % 2 == 0:
         raise ConfigError(
-            f"mixer.kernel_size: {mixer.kernel_size} has no middle; a window that looks both ways has an odd size"
+            f"mixer.kernel_size: {mixer.kernel_size} is even; a bidirectional convolution needs an odd size"
         )
     if isinstance(mixer, NoMixer) and not residual:
-        raise ConfigError("residual: with mixer 'none' and nothing carried past it, nothing comes through; set it to "
+        raise ConfigError("residual: with mixer 'none' and without it, the block's output is zero; set it to "
                          "true")  # fmt: skip

@@ -52,13 +52,11 @@ class RecurrentStack:
                 f"kernel_size, dilation: they are for cell 'cnn', and the cell is {self.cell!r}; leave them out"
             )
         if self.cell != "cnn" and self.mask == "full" and self.dim % 2:
-            raise ConfigError(f"dim: {self.dim} cannot be halved, and each way of reading has half of it")
+            raise ConfigError(f"dim: {self.dim} is odd, and each direction of a bidirectional stack has half of it")
         if self.mask == "full" and self.cell == "cnn" and self.kernel_size % 2 == 0:
-            raise ConfigError(
-                f"kernel_size: {self.kernel_size} has no middle; a window that looks both ways has an odd size"
-            )
+            raise ConfigError(f"kernel_size: {self.kernel_size} is even; a bidirectional convolution needs an odd size")
         if self.cross != "none" and (self.mask != "causal" or self.cell == "cnn"):
-            raise ConfigError("cross: a decoder with a state reads its target from left to right; set mask to causal "
+            raise ConfigError("cross: a recurrent decoder is causal; set mask to causal "
                              "and cell to rnn, gru or lstm")  # fmt: skip
 
     # ---------------------------------------------------------------- interface shared with Trunk
@@ -122,14 +120,14 @@ class Transformer:
             raise ConfigError("encoder.trunk.cross: an encoder has no memory for cross-attention; set it to none")
         reads = None if self.encoder is None else self.encoder.trunk
         if self.trunk.cross == "fixed" and isinstance(reads, RecurrentStack) and reads.mask != "causal":
-            raise ConfigError("encoder.trunk.mask: a fixed vector is the encoder's last one, where the way back has "
-                             "read one token alone; set it to causal")  # fmt: skip
+            raise ConfigError("encoder.trunk.mask: a fixed vector is the encoder's last one, whose backward state has "
+                             "read only one token; set it to causal")  # fmt: skip
         if (
             isinstance(self.embed, GraphEmbedding)
             and isinstance(self.trunk, Trunk)
             and (self.trunk.position.kind not in ("none", "graph_distance"))
         ):
-            raise ConfigError(f"trunk.position.kind: {self.trunk.position.kind!r}, and the nodes of a graph stand in "
+            raise ConfigError(f"trunk.position.kind: {self.trunk.position.kind!r}, and the nodes of a graph have "
                               "no order; set it to none or graph_distance")  # fmt: skip
         layerwise = self.encoder is not None and self.trunk.cross == "layerwise"
         if layerwise and self.encoder is not None and self.encoder.trunk.depth != self.trunk.depth:
@@ -138,7 +136,7 @@ class Transformer:
             if isinstance(head, PoolingHead) and head.pooling == "eos" and self.embed.eos_id is None:
                 raise ConfigError("head.pooling: 'eos' needs embed.eos_id, the id of the end-of-text token")
             if isinstance(head, LMHead) and isinstance(self.embed, ChunkEmbedding):
-                raise ConfigError("head.kind: 'lm' answers every token, and embed.kind 'chunks' leaves one "
+                raise ConfigError("head.kind: 'lm' predicts at every token, and embed.kind 'chunks' has one "
                                  "vector for many; set it to pooling or none")  # fmt: skip
             if isinstance(head, LMHead) and not isinstance(
                 self.embed, TextEmbedding | PixelEmbedding | MultimodalEmbedding

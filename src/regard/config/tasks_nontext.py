@@ -127,7 +127,7 @@ class TextToImage:
         check_columns(text=self.text, image=self.image)
         if not 0 <= self.text_loss_weight < 1:
             raise ConfigError(
-                f"text_loss_weight: {self.text_loss_weight} is not from 0 up to 1; 0 asks for the picture alone"
+                f"text_loss_weight: {self.text_loss_weight} is not from 0 up to 1; 0 trains on the image alone"
             )
 
 

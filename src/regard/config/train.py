@@ -55,7 +55,7 @@ class LoRA:
     def __post_init__(self) -> None:
         check_minimum(1, rank=self.rank)
         if self.alpha <= 0:
-            raise ConfigError(f"alpha: {self.alpha} would leave nothing of what is learned; choose a number above 0")
+            raise ConfigError(f"alpha: {self.alpha} cancels the adapters; choose a number above 0")
         if not 0 <= self.dropout < 1:
             raise ConfigError(f"dropout: {self.dropout} is not from 0 up to 1; 0 drops nothing")
         if not self.targets or "" in self.targets:
@@ -209,7 +209,7 @@ class StepGuard:
         check_minimum(1, max_skipped_steps=self.max_skipped_steps)
         if self.spike_sigmas is not None and self.spike_sigmas <= 1:
             raise ConfigError(
-                f"spike_sigmas: {self.spike_sigmas} standard deviations are nothing special; choose 5 or more, or none"
+                f"spike_sigmas: {self.spike_sigmas} standard deviations are no spike; choose 5 or more, or none"
             )
 
 
@@ -284,7 +284,7 @@ class Train:
 
     def __post_init__(self) -> None:
         if self.steps is None and self.minutes is None and self.epochs is None:
-            raise ConfigError("steps: say how long the run is, by steps, epochs or minutes")
+            raise ConfigError("steps: the run has no length; set steps, epochs or minutes")
         check_minimum(
             0, steps=self.steps, epochs=self.epochs, minutes=self.minutes, seed=self.seed, workers=self.workers
         )
@@ -318,12 +318,12 @@ class Train:
             )
         if self.carry_state and (self.pack or self.batch_tokens is not None):
             raise ConfigError(
-                "carry_state: rows of documents do not go on from step to step; leave out pack and batch_tokens"
+                "carry_state: rows of pack and batch_tokens do not continue from step to step; leave both out"
             )
         if "" in self.freeze:
             raise ConfigError("freeze: an empty name; name parts of the model, such as 'embed' or 'trunk.blocks.0'")
         if self.lora is not None and self.init_from is None:
-            raise ConfigError("lora: adapters change a model that has learned already; name it with train.init_from")
+            raise ConfigError("lora: adapters need a pretrained model; name it with train.init_from")
         if "" in (self.init_from, self.word_vectors):
             raise ConfigError("init_from, word_vectors: an empty name; name a checkpoint or a file, or leave it out")
         check_snapshots(self.snapshots, self.steps)

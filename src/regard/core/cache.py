@@ -102,9 +102,9 @@ class KVCache:
             raise ConfigError("rewind: a recurrent state cannot be rolled back, nor can a ring cache; use a new one")
         back = torch.as_tensor(length, device=self.length.device).expand_as(self.length)
         if bool(((back < 0) | (back > self.length)).any()):
-            raise ConfigError(f"rewind: {length} is not between 0 and what was written, {self.length.tolist()}")
+            raise ConfigError(f"rewind: {length} is not between 0 and the cached length, {self.length.tolist()}")
         if bool(((back < self.first) & (back > 0)).any()):
-            raise ConfigError(f"rewind: the first {self.first} tokens attend to each other (prefix): use 0 or more")
+            raise ConfigError(f"rewind: the first {self.first} tokens are a bidirectional prefix: use 0 or more")
         self.length.copy_(back)
         self.real &= torch.arange(self.capacity, device=self.real.device) < self.length[:, None]
         self.next.copy_(self.real.sum(-1))

@@ -48,7 +48,7 @@ class Activations:
             found.insert(0, link.x)
             link = link.before
         if not found:
-            raise KeyError(f"nothing was seen at {name!r}; watched were {', '.join(self.last)}")
+            raise KeyError(f"nothing was recorded at {name!r}; recorded were {', '.join(self.last)}")
         return found
 
     def grad(self, name: str) -> Tensor:

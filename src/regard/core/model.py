@@ -182,7 +182,7 @@ class Trunk(nn.Module):
         """An empty cache entry for each layer."""
         for each in (each[False, False] for each in self.masks):
             if each.ahead or not each.tables <= {"order", "is_real"}:
-                raise ConfigError(f"trunk.mask {each}: a cache is for masks that never look ahead; write causal & ...")
+                raise ConfigError(f"trunk.mask {each}: a KV cache needs a causal mask; write causal & ...")
         c = self.c.position
         if getattr(c, "scaling", "") == "dynamic" or getattr(c, "axes", 1) > 1:
             raise ConfigError(f"trunk.position {c.kind!r} on several axes or with dynamic scaling has no cache")

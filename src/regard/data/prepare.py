@@ -175,4 +175,4 @@ def iterate_text(sources: Sequence[TextSource | TextColumn]) -> Iterator[str]:
             yield part
     if empty:
         names = ", ".join(dict.fromkeys(source.name for source in sources))
-        raise DataError(f"{names}: no text in it to learn words from; name a source that has some")
+        raise DataError(f"{names}: no text in it to train a tokenizer on; name a source that has some")

@@ -144,7 +144,7 @@ def store_rows(
             notice(uncached_notice(folder, problem))
     kept, told = found or rows_in_memory(job)
     if not kept.count:
-        raise DataError(f"{name}: no records to learn from; name a source that has some")
+        raise DataError(f"{name}: no records to train on; name a source that has some")
     for line in told:
         notice(f"{name}: {line}")
     return kept, told

@@ -35,7 +35,7 @@ class GraphEmbedding(nn.Module):
     def __init__(self, c: config.GraphEmbedding, width: int) -> None:
         super().__init__()
         if not c.features and not c.num_tags:
-            raise ConfigError("embed: say how many features a node has, or of how many tags it has one")
+            raise ConfigError("embed: set features, the numbers of a node, or num_tags, the count of tags")
         self.c = c
         self.nodes = nn.Embedding(c.num_tags, width) if c.num_tags else nn.Linear(c.features, width, bias=False)
         self.places = nn.Linear(c.laplacian_pe + c.random_walk_pe, width) if c.laplacian_pe + c.random_walk_pe else None
@@ -126,8 +126,8 @@ class GraphProcessor:
         if augment is not None:
             raise ConfigError("train.augment: it changes images, and model.embed.kind is 'graph'; leave it out")
         if not front.features and not front.num_tags:
-            raise ConfigError("model.embed: say how many features a node has (model.embed.features), or of how many "
-                              "tags it has one (model.embed.num_tags)")  # fmt: skip
+            raise ConfigError("model.embed: set how many features a node has (model.embed.features), or how many tags "
+                              "there are (model.embed.num_tags)")  # fmt: skip
         self.front = front
 
     @property
@@ -148,8 +148,8 @@ class GraphProcessor:
         c = self.front
         found, kind, other = (graph.tags, "tags", "nodes") if c.num_tags else (graph.features, "nodes", "tags")
         if found is None:
-            raise DataError(f"{where}: no {kind}, which model.embed.{'num_tags' if c.num_tags else 'features'} asks "
-                            f"for; there are {other}, so set "
+            raise DataError(f"{where}: no {kind}, which model.embed.{'num_tags' if c.num_tags else 'features'} "
+                            f"needs; there are {other}, so set "
                             f"model.embed.{'features' if c.num_tags else 'num_tags'}")  # fmt: skip
         if len(found) > c.max_nodes:
             raise DataError(f"{where}: {len(found):,} nodes, and model.embed.max_nodes is {c.max_nodes:,}; set it to "

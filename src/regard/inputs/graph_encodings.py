@@ -144,9 +144,7 @@ class GraphConv(nn.Module):
         return scope.tap("attn.out", step(self.map(x)))
 
     def entry(self, batch: int, capacity: int, like: Tensor) -> object:
-        raise ConfigError(
-            "trunk.mixer 'graph_conv': the nodes of a graph see each other all at once; there is no cache"
-        )
+        raise ConfigError("trunk.mixer 'graph_conv': the nodes of a graph are computed all at once; there is no cache")
 
 
 def visible_pairs(spec: AttentionSpec) -> Tensor:

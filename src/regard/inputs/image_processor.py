@@ -107,7 +107,7 @@ class PixelProcessor(ImageProcessor):
 
     def __init__(self, front: config.PixelEmbedding, augment: config.ImageAugment | None = None) -> None:
         if augment is not None and (augment.mixup or augment.cutmix):
-            raise ConfigError("train.augment: mixup and cutmix mix the answers too, here pixels; leave them out")
+            raise ConfigError("train.augment: mixup and cutmix mix the labels too, here pixels; leave them out")
         super().__init__(front, augment)
 
     def collate(self, examples: Sequence[TensorExample], chance: torch.Generator | None) -> dict[str, Tensor]:

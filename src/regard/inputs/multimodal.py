@@ -42,10 +42,10 @@ class MultimodalEmbedding(nn.Module):
         follows, after a cache that already holds the prefix."""
         other = {name.removeprefix(SEEN): given.pop(name) for name in list(given) if name.startswith(SEEN)}
         if "document" in given:
-            raise ConfigError("document: a text that follows what is seen is one document; leave it out")
+            raise ConfigError("document: the text after the prefix is one document; leave it out")
         if seen is None:
             if start is None:
-                raise ConfigError("seen: a model of both reads it before the text; give seen= beside the ids")
+                raise ConfigError("seen: a multimodal model reads it before the text; give seen= beside the ids")
             return self.add_kind(self.text(ids, start=start, **given), 1)
         first = self.add_kind(self.prefix(seen, **other), 0)
         if first.batch != len(ids):

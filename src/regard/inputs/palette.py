@@ -41,8 +41,8 @@ def colors_of_ids(ids: Tensor, c: config.PixelEmbedding) -> Tensor:
 def palette_table(c: config.PixelEmbedding) -> Tensor:  # (K, C)
     """The colours as numbers from 0 to 255."""
     if not c.colors:
-        raise ConfigError(f"model.embed.colors: which {c.palette} colours there are is not known; they are learned in "
-                          "training, or said here")  # fmt: skip
+        raise ConfigError(f"model.embed.colors: the {c.palette} colours are not set; training finds them, or list them "
+                          "here")  # fmt: skip
     return torch.tensor([parse_color(colour, c.channels) for colour in c.colors], dtype=torch.float32)
 
 
@@ -60,7 +60,7 @@ def learn_palette(images: Iterable[Tensor], count: int, chance: Generator) -> tu
     """A palette of `count` colours with small quantization error for the images, dark colours first."""
     colours, often = count_colors(images, chance)
     if len(colours) < count:
-        raise DataError(f"the training images have {len(colours):,} colours, and model.embed.palette asks for {count}; "
+        raise DataError(f"the training images have {len(colours):,} colours, and model.embed.palette is {count}; "
                         f"set it to {len(colours)} or less")  # fmt: skip
     centres = kmeans(colours.float(), often.float(), count, chance).round().long()
     return tuple(bytes(centre).hex() for centre in sorted(centres.tolist(), key=lambda centre: (sum(centre), centre)))

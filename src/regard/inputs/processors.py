@@ -52,7 +52,7 @@ PROCESSORS: dict[
 def build_processor(front: Any, augment: Any = None) -> Processor:
     """Build the Processor of a front end config."""
     if front.kind not in PROCESSORS:
-        raise ConfigError(f"model.embed.kind: no sense reads records for {front.kind!r}; there are "
-                          f"{', '.join(sorted(PROCESSORS))} and text, or enter yours in "
+        raise ConfigError(f"model.embed.kind: no processor for {front.kind!r}; there are "
+                          f"{', '.join(sorted(PROCESSORS))} and text, or register yours in "
                           "regard.inputs.processors.PROCESSORS")  # fmt: skip
     return PROCESSORS[front.kind](front, augment)

@@ -43,7 +43,7 @@ class SeriesEmbedding(nn.Module):
     def __init__(self, c: config.SeriesEmbedding, width: int) -> None:
         super().__init__()
         if not c.channels:
-            raise ConfigError("embed.channels: 0; say how many numbers a row has")
+            raise ConfigError("embed.channels: 0; set it to how many numbers a row has")
         self.c = c
         self.map = nn.Linear(c.patch_length * (c.channels if c.channel_mixing == "mixed" else 1), width)
         trained = c.normalize and c.affine

@@ -41,7 +41,7 @@ class ChunkEmbedding(nn.Module):
         self, ids: Tensor, *, real: Tensor | None = None, watch: HookContext | None = None, **given: Tensor
     ) -> Tokens:
         if given:
-            raise ConfigError(f"{', '.join(given)}: a text in chunks is read whole, and alone; leave it out")
+            raise ConfigError(f"{', '.join(given)}: chunked text is one whole text a row; leave it out")
         if real is None and self.c.pad_id is not None:
             real = ids != self.c.pad_id
         plain = real is None and ids.shape[1] % self.c.chunk_size == 0

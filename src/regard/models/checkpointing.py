@@ -37,7 +37,7 @@ def set_checkpointing(model: nn.Module, on: bool = True) -> None:
     same weights and names."""
     old, new = (Block, CheckpointedBlock) if on else (CheckpointedBlock, Block)
     if on and not any(isinstance(part, Block) for part in model.modules()):
-        raise ConfigError("train.activation_checkpointing: this model has no blocks to run once more; leave it out")
+        raise ConfigError("train.activation_checkpointing: this model has no blocks to recompute; leave it out")
     made: dict[int, nn.Module] = {}  # a block at several positions stays one block
     for path, part in list(model.named_modules(remove_duplicate=False)):
         if type(part) is old:

@@ -56,7 +56,7 @@ class LMHead(FusedLinear):
 def defer_logits(model: nn.Module, ids: Tensor, **given: Any) -> Any:
     """The model's output with DeferredLogits: with a large vocabulary all logits may not fit in memory."""
     if not any(isinstance(part, LMHead) for part in model.modules()):  # the model may be wrapped
-        raise ConfigError("head.kind: only 'lm' and 'pretraining' make logits over words that can be held back")
+        raise ConfigError("head.kind: only heads 'lm' and 'pretraining' support deferred logits")
     return model(ids, deferred=True, **given)
 
 
@@ -149,7 +149,7 @@ class PoolingHead(nn.Module):
         at = torch.zeros_like(tokens.order[:, 0])  #: S054
         if self.c.pooling == "eos":
             if tokens.end is None:
-                raise ConfigError("head.pooling 'eos': these tokens do not say where the text ends (Tokens.end)")
+                raise ConfigError("head.pooling 'eos': these tokens do not carry the end of the text (Tokens.end)")
             at = tokens.end
         elif self.c.pooling == "last":
             index = torch.arange(x.shape[1], device=x.device).expand(x.shape[:2])

@@ -239,10 +239,10 @@ def add_adapters(model: nn.Module, c: config.LoRA) -> None:
         address: spot for address, spot in match_targets(model, c.targets).items() if f"{spot.path}.weight" not in alone
     }
     if not places:
-        raise ConfigError(f"lora.targets: {', '.join(c.targets)} learn whole, and need no adapter; name others")
+        raise ConfigError(f"lora.targets: {', '.join(c.targets)} are trained in full, and need no adapter; name others")
     if shared := [address for address, spot in places.items() if is_tied(model, spot.path)]:
-        raise ConfigError(f"lora.targets: {shared[0]} shares its weight with another part of the model, and a "
-                                 "change would be of both; leave it out")  # fmt: skip
+        raise ConfigError(f"lora.targets: {shared[0]} shares its weight with another part of the model, and an "
+                                 "adapter would change both; leave it out")  # fmt: skip
     check_no_hooks(model, (spot.path for spot in places.values()))
     for path, part, out in places.values():
         weight = model.get_parameter(f"{path}.weight")

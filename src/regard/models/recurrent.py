@@ -111,7 +111,7 @@ class RecurrentStack(nn.Module):
     def entries(self, batch: int, capacity: int, like: Tensor) -> list[Any]:
         """An empty state for each layer."""
         if self.c.mask != "causal":
-            raise ConfigError("trunk.mask full: a cache is for models that read from left to right; set it to causal")
+            raise ConfigError("trunk.mask full: a cache needs a causal model; set it to causal")
         return [StateEntry(block.fresh(batch, like)) for block in self.blocks]  # type: ignore[operator]
 
     def flops(self, tokens: int, memory: int) -> Counter[str]:

@@ -69,8 +69,8 @@ def build_segment_memory(model: Any, batch: int, length: int) -> SegmentMemory:
         raise ConfigError(f"length: a memory of {length} tokens holds none; give 1 or more")
     position = model.c.trunk.position.kind
     if position in ("learned", "onehot"):
-        raise ConfigError(f"trunk.position {position!r} ends, and a text in segments does not; choose rotary or "
-                          "another")  # fmt: skip
+        raise ConfigError(f"trunk.position {position!r} has a fixed length, and a text in segments has none; choose "
+                          "rotary or another")  # fmt: skip
     like = next(model.parameters()).new_empty(0, dtype=model.autocast())
     entries = model.trunk.entries(batch, length, like)
     last = [SegmentKV(entry.k, entry.v) if isinstance(entry, LayerKV) else entry for entry in entries]

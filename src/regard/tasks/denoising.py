@@ -91,7 +91,7 @@ class SpanCorruption(DenoisingTask):
             raise config.ConfigError("tokenizer: it has no sentinels; add them with regard.tasks.add_task_tokens")
         if need > marks:
             raise config.ConfigError(f"task.sentinels: {marks} are too few for rows of {made.rows.length:,} tokens, "
-                                     f"which ask for {need}; set more, or a larger task.mean_span_length")  # fmt: skip
+                                     f"which need {need}; set more, or a larger task.mean_span_length")  # fmt: skip
         return made
 
     def corrupt(self, ids: list[int], chance: torch.Generator) -> tuple[list[int], list[int]]:

@@ -170,7 +170,7 @@ class Task:
                 raise ConfigError(f"model.{where}.vocab: {vocab:,}, and the tokenizer has {size:,} tokens; "
                                   "leave it out, or make it larger")  # fmt: skip
         if self.causal and (ahead := [text for text in model.trunk.masks if mask(text).ahead]):
-            raise ConfigError(f"model.trunk.mask: {ahead[0]!r} sees the token it should predict; "
+            raise ConfigError(f"model.trunk.mask: {ahead[0]!r} attends to the label; "
                               f"write 'causal & {ahead[0]}' or 'causal'")  # fmt: skip
 
     def vocabularies(self, model: config.Transformer) -> list[tuple[str, int, int]]:

@@ -41,9 +41,9 @@ class ChatTemplate:
         self.specials = dict(specials or {})
         self.templates = {"default": template} if isinstance(template, str) else dict(template)
         if not self.templates or not all(isinstance(each, str) for each in self.templates.values()):
-            raise DataError("chat template: expected a text, or a table of texts by name")
+            raise DataError("chat template: expected a text, or an object of texts by name")
         if max(map(len, self.templates.values())) > LONGEST:
-            raise DataError(f"chat template: more than {LONGEST:,} letters are no template")
+            raise DataError(f"chat template: longer than {LONGEST:,} letters")
         room = TemplateSandbox()
         with template_errors(), render_budget():
             self.made = {name: room.from_string(each) for name, each in self.templates.items()}
@@ -142,7 +142,7 @@ def unused_character(value: Any) -> str:
     used = set().union(*map(set, all_strings(value)))
     unused = next((code for code in (*range(0xE000, 0xF8FF), *range(0xF0000, 0xFFFFE)) if chr(code) not in used), None)
     if unused is None:
-        raise DataError("messages: they have every character of the private use areas; leave some out")
+        raise DataError("messages: they use every character of the private use areas; leave some out")
     return chr(unused)
 
 
@@ -177,20 +177,20 @@ def check_messages(messages: Sequence[Mapping[str, Any]]) -> None:
         raise DataError(f"messages: expected a list of them, got {type(messages).__name__}")
     for place, each in enumerate(messages):
         if not isinstance(each, Mapping) or not isinstance(each.get("role"), str):
-            raise DataError(f"messages: number {place} is {str(each)[:40]!r}; expected a table with a role and content")
+            raise DataError(f"messages: number {place} is {str(each)[:40]!r}; expected an object with role and content")
 
 
 def to_plain(value: Any, path: str, deep: int = 0) -> Any:
     """Dicts, lists, strings and numbers pass; any other object has methods that a template could call."""
     if deep > DEEPEST:
-        raise DataError(f"{path}: tables and lists stand in each other more than {DEEPEST} deep")
+        raise DataError(f"{path}: objects and lists are nested more than {DEEPEST} deep")
     if value is None or type(value) in (str, int, float, bool):
         return value
     if isinstance(value, Mapping):
         return {str(name): to_plain(each, f"{path}.{name}", deep + 1) for name, each in value.items()}
     if isinstance(value, list | tuple):
         return [to_plain(each, f"{path}[{place}]", deep + 1) for place, each in enumerate(value)]
-    raise DataError(f"{path}: a {type(value).__name__}; expected a text, a number, a list or a table")
+    raise DataError(f"{path}: a {type(value).__name__}; expected a text, a number, a list or an object")
 
 
 @contextmanager
@@ -201,5 +201,5 @@ def template_errors() -> Iterator[None]:
     except (Exception, RecursionError) as problem:
         if isinstance(problem, DataError):
             raise
-        told = "it calls itself too often" if isinstance(problem, RecursionError) else str(problem) or repr(problem)
+        told = "it recurses too deeply" if isinstance(problem, RecursionError) else str(problem) or repr(problem)
         raise DataError(f"chat template: {' '.join(told.split())[:400]}") from None

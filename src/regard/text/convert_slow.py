@@ -105,7 +105,7 @@ def with_template(inner: tokenizers.Tokenizer, card: TokenizerConfig, one: str, 
 def token_with_id(inner: tokenizers.Tokenizer, token: str) -> tuple[str, int]:
     """A token with its id, as a post-processor needs it."""
     if (id := inner.token_to_id(token)) is None:
-        raise ValueError(f"{token!r} stands around every text, and the vocabulary has no such token")
+        raise ValueError(f"{token!r} surrounds every text, and the vocabulary has no such token")
     return token, id
 
 

@@ -57,7 +57,7 @@ def tokenizer_from_gguf(lists: GgufVocab, card: dict[str, Any]) -> Tokenizer:
     for name, each in (("types", lists.types), ("scores", lists.scores)):
         if each and len(each) != len(lists.tokens):
             raise DataError(f"tokenizer: {len(lists.tokens):,} tokens and {len(each):,} {name}; expected one for each")
-    with mute_stderr(), tokenizer_errors("tokenizer: its lists make none"):
+    with mute_stderr(), tokenizer_errors("tokenizer: its lists form none"):
         inner = KINDS[lists.kind](lists)
         inner.add_special_tokens(added_tokens(lists, CONTROL))
         inner.add_tokens(added_tokens(lists, OWN))
@@ -80,7 +80,7 @@ def token_ids(lists: GgufVocab) -> dict[str, int]:
 def bpe_tokenizer(lists: GgufVocab) -> tokenizers.Tokenizer:
     """Byte-level BPE, as in GPT-2."""
     if lists.split not in SPLITS:
-        raise DataError(f"tokenizer: no way of finding words {lists.split!r}{did_you_mean(lists.split, SPLITS)} known "
+        raise DataError(f"tokenizer: no pre-tokenizer {lists.split!r}{did_you_mean(lists.split, SPLITS)} known "
                         f"are {', '.join(SPLITS)}")  # fmt: skip
     ids = token_ids(lists)
     pairs = [parse_merge(merge, ids) for merge in lists.merges]

@@ -69,7 +69,7 @@ class TemplateEncoder:
             json.dumps(with_renamed_tokens(json.loads(inner.to_str()), self.names))
         )
         if any(self.inner.token_to_id(self.names[token]) != id for token, id in controls.items()):
-            raise DataError("its special tokens cannot be told from text")
+            raise DataError("its special tokens cannot be distinguished from text")
         longer = [token for token in controls if len(token) > 1]
         self.pattern = compile_tokens(longer) if longer else None
 

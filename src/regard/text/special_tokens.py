@@ -98,7 +98,7 @@ def tokens_left(inner: Tokenizer, texts: int, longest: int | None) -> int:
         return 2**31
     left = longest - inner.num_special_tokens_to_add(texts == 2)
     if left < texts:
-        raise DataError(f"length: {longest} tokens are too few for what stands around a text; allow more")
+        raise DataError(f"length: {longest} tokens are too few for the special tokens of a text; allow more")
     return left
 
 

@@ -87,7 +87,7 @@ def text_size(value: Any, quoted: int = 1) -> int:
             letters += 4 * len(each)
             rest += each
         elif isinstance(each, Namespace):
-            raise BudgetExceeded("it says or keeps a namespace, which may hold itself")
+            raise BudgetExceeded("it prints or stores a namespace, which may contain itself")
         else:
             charge()
             letters += each.bit_length() // 3 + 1 if isinstance(each, int) else 24
@@ -157,7 +157,7 @@ def charge_operands(left: Any, right: Any) -> None:
         elif each is right and isinstance(left, str) and isinstance(each, Mapping):
             charge()  # a format with names
         elif not isinstance(each, int | float | Undefined | None):
-            raise BudgetExceeded(f"it reckons with a {type(each).__name__}")
+            raise BudgetExceeded(f"it uses an operator on a {type(each).__name__}")
     if isinstance(left, Markup) or isinstance(right, Markup):
         check_growth(ESCAPED * (text_size(left) + text_size(right)))
 
@@ -184,7 +184,7 @@ def modulo(left: Any, right: Any) -> Any:
         quoted = QUOTED if REPR.search(left) else 1
         check_growth(len(left) + left.count("%") * (99 + quoted * text_size(right, QUOTED)))  # each inserts all
         if WIDE_FORMAT.search(left):
-            raise BudgetExceeded(f"it writes into {left[:40]!r}, as wide as that says")
+            raise BudgetExceeded(f"it formats {left[:40]!r}, whose width may be 100 or more")
     return left % right
 
 

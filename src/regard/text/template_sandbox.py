@@ -124,7 +124,7 @@ def check_filter(name: str, value: Any, more: tuple[Any, ...], named: dict[str, 
     elif name in (*SORTS, "batch", "slice"):
         charge_letters(value, 64 if name in SORTS else 8)  # as for a list
     elif name in ("int", "float") and isinstance(value, str) and len(value) > LONGEST_NUMBER:
-        raise BudgetExceeded(f"it takes a text of {len(value):,} letters for a number")
+        raise BudgetExceeded(f"it converts a text of {len(value):,} letters to a number")
     elif name == "sum" and isinstance(named.get("start", more[1] if len(more) > 1 else 0), list | tuple):
         raise BudgetExceeded("it sums lists, each of which is copied again for the next")
 
@@ -153,7 +153,7 @@ def margin_width(name: str, given: list[Any]) -> int:
         return 1
     sizes = [each if isinstance(each, int) else len(each) for each in given if isinstance(each, int | str)]
     if max(sizes, default=0) > 100:
-        raise BudgetExceeded(f"{name} is asked for more than 100")
+        raise BudgetExceeded(f"{name} has an argument of more than 100")
     return 1 + max(sizes, default=0)
 
 
@@ -163,7 +163,7 @@ def tojson(value: Any, ensure_ascii: bool = False, indent: Any = None, separator
     between = separators if isinstance(separators, list | tuple) else ()
     wide = 0 if indent is None else indent if isinstance(indent, int) else len(indent)
     if any(not isinstance(each, str) or len(each) > DEEPEST for each in between) or wide > DEEPEST:
-        raise BudgetExceeded(f"it says JSON with more than {DEEPEST} letters between two parts")
+        raise BudgetExceeded(f"it writes JSON with more than {DEEPEST} letters between two parts")
     check_growth(text_size([value], QUOTED) * (1 + sum(map(len, between)) + wide * nesting_depth(value)))
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
@@ -174,7 +174,7 @@ def nesting_depth(value: Any) -> int:
     while level := [each for each in level if isinstance(each, Mapping | list | tuple)]:
         deep += 1
         if deep > DEEPEST:
-            raise BudgetExceeded(f"it says JSON in which lists stand in each other more than {DEEPEST} deep")
+            raise BudgetExceeded(f"it writes JSON nested more than {DEEPEST} deep")
         level = [part for each in level for part in (each.values() if isinstance(each, Mapping) else each)]
     return deep
 
@@ -187,7 +187,7 @@ def raise_exception(message: Any) -> None:
 
 def strftime_now(form: str) -> str:
     if WIDE_FORMAT.search(form) or len(form) > 100:
-        raise BudgetExceeded(f"it writes the time as {form[:40]!r}, as wide as that says")
+        raise BudgetExceeded(f"it formats the time as {form[:40]!r}, which is too wide")
     return datetime.now().strftime(form)
 
 
@@ -345,4 +345,4 @@ def charge_output(value: Any) -> Any:
     if isinstance(value, str | int | float | list | tuple | Mapping | None):
         charge(0, text_size(value, QUOTED))
         return value
-    raise BudgetExceeded(f"it says a {type(value).__name__}, which is no text")
+    raise BudgetExceeded(f"it outputs a {type(value).__name__}, which is not text")

@@ -97,7 +97,7 @@ def read_json_table(file: Path) -> dict[str, Any]:
     with tokenizer_errors(f"{file}: not a JSON object that can be read"):
         found = json.loads(read_bytes(file))
         if not isinstance(found, dict):
-            raise ValueError(f"a {type(found).__name__} stands there")
+            raise ValueError(f"a {type(found).__name__} is there")
         return found
 
 

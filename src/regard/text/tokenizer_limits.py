@@ -77,7 +77,7 @@ def check_components(parts: dict[str, Any]) -> None:
 def component_steps(name: str, part: Any, deep: int = 0) -> Iterator[dict[str, Any]]:
     """The steps of a part in sequence, however they are nested."""
     if deep > 4:
-        raise ValueError(f"{name}: sequences in each other more than 4 deep")
+        raise ValueError(f"{name}: sequences nested more than 4 deep")
     kind = part.get("type") if isinstance(part, dict) else None
     inner = [part[name] for name in INSIDE if isinstance(part.get(name), list)] if kind == "Sequence" else []
     if len(inner) == 1:
@@ -86,7 +86,7 @@ def component_steps(name: str, part: Any, deep: int = 0) -> Iterator[dict[str, A
     elif isinstance(kind, str) and kind in STEPS:
         yield part
     else:
-        raise ValueError(f"{name}: a step is {str(part)[:40]!r}; expected an object whose type is one that there is")
+        raise ValueError(f"{name}: a step is {str(part)[:40]!r}; expected an object of a known type")
 
 
 def check_added_tokens(tokens: Any, normalizer: Any) -> None:
@@ -251,10 +251,10 @@ def check_regex(pattern: str) -> None:
             counts = [int(number) for number in re.findall(r"\d{1,9}", sign)]
             exact = len(counts) == 1 and "," not in sign and counts[0] <= FEW and closed is None  # (\d{3})+
             if closed is not None and max(closed) or max(counts, default=0) > MOST_REPEATED:
-                raise ValueError(f"the regular expression {shown} repeats what is repeated, which may take forever")
+                raise ValueError(f"the regular expression {shown} has nested repeats, which may take forever")
             groups[-1][0] += not exact
             if groups[-1][0] > MOST_OPEN:
                 raise ValueError(f"the regular expression {shown} has more than {MOST_OPEN} repeats in a row")
         elif sign[0] == "\\" and (sign[1].isdigit() or sign[1] in "kg"):
-            raise ValueError(f"the regular expression {shown} looks for what was found before")
+            raise ValueError(f"the regular expression {shown} has a backreference")
         closed = None

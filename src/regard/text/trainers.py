@@ -183,7 +183,7 @@ def with_lowercase(inner: tokenizers.Tokenizer, lower: bool) -> tokenizers.Token
 
 def check_vocab_size(vocab: int, least: int) -> None:
     if vocab < least:
-        raise ConfigError(f"tokenizer.vocab: {vocab:,} is too few; bytes and special tokens alone ask for {least:,}")
+        raise ConfigError(f"tokenizer.vocab: {vocab:,} is too few; bytes and special tokens alone need {least:,}")
 
 
 def fit_tokenizer(inner: tokenizers.Tokenizer, trainer: trainers.Trainer, texts: Iterable[str]) -> None:

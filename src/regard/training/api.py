@@ -146,7 +146,7 @@ def restore_run(
         run.ended, state["waited"] = False, 0
     if recipe.train.steps is not None and recipe.train.steps < run.step:
         raise config.ConfigError(f"train.steps: {recipe.train.steps:,}, and {out} has done {run.step:,}; "
-                                 "ask for more, or begin a new run")  # fmt: skip
+                                 "set more, or begin a new run")  # fmt: skip
     if not ranks.is_main:
         return run, out, now, [], state
     create_folder(out / "checkpoints")
@@ -164,8 +164,8 @@ def restore_run(
     ]
     if (before := state["surroundings"].get("ranks", 1)) != ranks.size:
         notes.append(f"ranks were {before} and are {ranks.size}: the same batches, summed in another order")
-    end = "is finished; train.steps or train.minutes makes it longer" if run.is_over else "goes on"
-    notes.append(f"{out}: {f'{end}, after step {run.step:,}' if newest else 'nothing was saved, so it begins again'}")
+    end = "is finished; train.steps or train.minutes makes it longer" if run.is_over else "resumes"
+    notes.append(f"{out}: {f'{end}, after step {run.step:,}' if newest else 'nothing was saved, so it starts again'}")
     if changes:
         notes += describe_rate_change(run, out / "log.jsonl")
         write_text(out / "config.toml", reader.to_toml(recipe))

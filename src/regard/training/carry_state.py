@@ -51,7 +51,7 @@ def build_states(model: Transformer, rows: int, context: int) -> KVCache:
     except config.ConfigError as problem:
         raise config.ConfigError(f"train.carry_state: {problem}") from None
     if not any(entry.tables() for entry in entries):
-        raise config.ConfigError("train.carry_state: this model remembers nothing that could go on; leave it out")
+        raise config.ConfigError("train.carry_state: this model has no recurrent state; leave it out")
     return StateCache(entries, rows, 1, False, like)
 
 

@@ -68,7 +68,7 @@ class TrainingDiagnostics:
     def moving(self) -> Iterator[str]:
         layers, share = self.last["layers"], self.share()
         if broken := [name for name, size in layers.items() if isinstance(size["gradient"], str)]:
-            yield f"the gradients of {name_some(broken)} are no numbers; lower train.optimizer.lr"
+            yield f"the gradients of {name_some(broken)} are not finite; lower train.optimizer.lr"
         if still := [name for name, size in layers.items() if size["gradient"] == 0]:
             yield f"no gradient reaches {name_some(still)}, so nothing is learned there"
         moves = {name: size["update"] for name, size in layers.items() if isinstance(size["update"], float)}
@@ -84,9 +84,9 @@ class TrainingDiagnostics:
     def looking(self) -> Iterator[str]:
         known = {where: heads for where, heads in self.last["heads"].items() if not any(type(w) is str for w in heads)}
         if narrow := [where for where, heads in known.items() if max(heads) < COLLAPSED]:
-            yield (f"every head of {name_some(narrow)} looks at one token alone; more dropout, a smaller model.init "
+            yield (f"every head of {name_some(narrow)} attends to a single token; more dropout, a smaller model.init "
                    "or a "
-                   "lower train.optimizer.lr keeps them open")  # fmt: skip
+                   "lower train.optimizer.lr may prevent this collapse")  # fmt: skip
 
     def share(self) -> float:
         """The current learning rate as a fraction of the peak."""

@@ -212,7 +212,7 @@ class StepRunner:
 
     def use_eager(self, why: str) -> None:
         if isinstance(self.run_step, CapturedStep) and self.run_step.calls > 1:
-            self.notice(f"not captured as one graph, and slower without: {why}")
+            self.notice(f"not captured as one graph, so slower: {why}")
         else:
             self.notice(f"not compiled, so a step of a small model takes up to {SLOWER} times as long: {why}")
             self.uncompile()

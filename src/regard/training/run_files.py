@@ -65,7 +65,7 @@ def introduction_lines(run: Run, facts: dict[str, Any]) -> list[str]:
     count = sum(weight.numel() for weight in run.model.parameters())
     threads = "1 thread" if facts["threads"] == 1 else f"{facts['threads']} threads"
     learn = trainable_parameters(run.model)
-    part = "" if learn == count else f", of which {learn:,} learn"
+    part = "" if learn == count else f", of which {learn:,} are trained"
     said = [
         f"{count:,} parameters{part}, {describe_input_kind(run.recipe)}, {describe_epoch(run)}; {facts['device']}, "
         f"{threads}{describe_ranks(run)}"
@@ -90,8 +90,8 @@ def precision_note(run: Run) -> list[str]:
         why = "which has no bf16 instructions" if emulated else "as the run began, on a CPU without bf16 instructions"
         return [f"train.precision: mixed, which is fp32 on this CPU, {why}"]
     if emulated:
-        return ["train.precision: mixed, in bf16 as the run began; this CPU emulates it, many times slower: go on "
-                "where it began, or begin a new run with --init-from"]  # fmt: skip
+        return ["train.precision: mixed, in bf16 as the run began; this CPU emulates it, many times slower: resume "
+                "it where it began, or begin a new run with --init-from"]  # fmt: skip
     return []
 
 
@@ -147,8 +147,8 @@ class SkippedSteps:
             return ""
         self.row.append(step.number)
         self.told, first = True, not self.told
-        return (f"step {step.number:>11,}   {line['skipped']}, so nothing was learned from it; log.jsonl names its "
-                "rows. If that goes on, lower train.optimizer.lr") if first else ""  # fmt: skip
+        return (f"step {step.number:>11,}   {line['skipped']}, so it was skipped; log.jsonl names its rows. If it "
+                "continues, lower train.optimizer.lr") if first else ""  # fmt: skip
 
     def describe_rows(self, step: TrainStep) -> dict[str, list[int]]:
         """The rows of a step: record numbers, or for a text the offsets."""
@@ -161,8 +161,8 @@ class SkippedSteps:
         return len(self.row) >= self.run.settings.guard.max_skipped_steps
 
     def problem(self, line: dict[str, Any]) -> RunError:
-        return RunError(f"{self.out}: nothing could be learned from steps {self.row[0]:,} to {self.row[-1]:,} "
-                        f"({line['skipped']}); what was learned before is kept, `regard doctor {self.out}` looks for "
+        return RunError(f"{self.out}: steps {self.row[0]:,} to {self.row[-1]:,} were all skipped "
+                        f"({line['skipped']}); the weights before them are saved, `regard doctor {self.out}` looks for "
                         "the reason, and a lower train.optimizer.lr often helps")  # fmt: skip
 
 
@@ -237,7 +237,7 @@ def truncate_log(path: Path, offset: int) -> str:
             os.truncate(path, path.read_bytes().rfind(b"\n") + 1)  # else an incomplete line would join the next one
     except OSError as problem:
         raise unwritable_error(path, problem) from None
-    return f"{path}: shorter than at the checkpoint, so lines are missing; the run itself lacks nothing"
+    return f"{path}: shorter than at the checkpoint, so lines are missing; the run itself is complete"
 
 
 def step_line(step: TrainStep, clip: float | None) -> dict[str, Any]:
@@ -248,7 +248,7 @@ def step_line(step: TrainStep, clip: float | None) -> dict[str, Any]:
     if clip is not None:
         line["clipped"] = finite and norm > clip  #: S098
     if not finite or not bool(step.taken):
-        line["skipped"] = "its loss or gradients leapt" if finite else "its loss or gradients are no numbers"
+        line["skipped"] = "loss or gradient norm spiked" if finite else "loss or gradients are not finite"
     return {**line, "tokens": step.tokens, "seconds": step.seconds}
 
 

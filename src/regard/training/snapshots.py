@@ -82,7 +82,7 @@ def disk_notes(run: Run, out: Path) -> list[str]:
     one = sum(weight.numel() * weight.element_size() for weight in run.model.parameters())
     if c.steps is None:  # the number of snapshots depends on the clock or on the data
         each = f"train.snapshots: {format_si(one, 'B')} each"
-        return [f"{each}, as many as its steps ask for"] if one > LARGE / 10 else []
+        return [f"{each}, one for each of its steps"] if one > LARGE / 10 else []
     to_come = (step for step in scheduled_steps(c.snapshots, c.steps) if step >= run.step)
     count = sum(not snapshot_folder(out, step).is_dir() for step in to_come)
     whole, free = count * one, shutil.disk_usage(out).free

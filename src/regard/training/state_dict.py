@@ -18,7 +18,7 @@ def load_state_tensors(slots: dict[str, Tensor], held: dict[str, Tensor], what: 
     for name, slot in slots.items():
         kept = held[name]
         if (kept.shape, kept.dtype) != (slot.shape, slot.dtype):
-            raise config.DataError(f"{what}: {name} is {describe_tensor(kept)}, and {describe_tensor(slot)} is wanted; "
+            raise config.DataError(f"{what}: {name} is {describe_tensor(kept)}, and {describe_tensor(slot)} is needed; "
                                    "it was saved for "
                                    "another model")  # fmt: skip
     for name, slot in slots.items():

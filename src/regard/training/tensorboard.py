@@ -22,7 +22,7 @@ APART = ("step", "tokens", "eval_tokens", "seconds", "batches")  # x coordinates
 def check_tensorboard() -> None:
     """Raise before training if the package is missing."""
     if find_spec("tensorboard") is None:
-        raise config.ConfigError("train.tensorboard: the package tensorboard is not here; pip install "
+        raise config.ConfigError("train.tensorboard: the package tensorboard is not installed; pip install "
                                  "'regard[board]', or set it to false")  # fmt: skip
 
 

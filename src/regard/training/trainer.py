@@ -316,7 +316,7 @@ class Trainer:
             return best["step"], replace(last, sum=best["loss"] * max(1, last.count), parts={}, scores=marks)
         path = self.out / "checkpoints" / f"step-{best['step']:06d}"
         if wrong := run.ranks.broadcast(lambda: manifest.verify_manifest(path)):
-            self.display.say(f"{wrong}; so the best that is left is the last step")
+            self.display.say(f"{wrong}; so the last step counts as the best")
             return None
         here = run.step, run.seconds, run.ended, run.compile_seconds
         checkpoint.load_checkpoint(run, path)

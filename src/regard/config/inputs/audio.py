@@ -46,7 +46,7 @@ class MelSpectrogram:
         check_minimum(0, f_min=self.f_min)
         if self.hop_length > self.win_length:
             raise ConfigError(
-                f"hop_length: {self.hop_length} samples between windows of {self.win_length} leave some unheard"
+                f"hop_length: {self.hop_length} is larger than win_length {self.win_length}: it skips samples; lower it"
             )
         if self.bands_per_token is not None and self.n_mels % self.bands_per_token:
             raise ConfigError(f"bands_per_token: {self.n_mels} mels are not a whole number of {self.bands_per_token}")
@@ -184,10 +184,10 @@ class AudioEmbedding(NonTextEmbedding):
             raise ConfigError(f"max_seconds: {self.max_seconds:g} is not more than 0 and at most {LONGEST:g}")
         spectral = isinstance(self.features, MelSpectrogram | ConvSpectrogram)
         if self.augment is not None and self.augment.time_masks + self.augment.freq_masks and not spectral:
-            raise ConfigError("augment.time_masks: stretches of a spectrogram are hidden, and there is none here; set "
+            raise ConfigError("augment.time_masks: they mask parts of a spectrogram, and there is none here; set "
                              "time_masks and freq_masks to 0, or features.kind to mel")  # fmt: skip
         if self.normalize == "peak" and not spectral:
-            raise ConfigError("normalize: 'peak' is about the bands of a spectrogram, and there is none here; set it "
+            raise ConfigError("normalize: 'peak' normalises a spectrogram, and there is none here; set it "
                               "to true or false, or features.kind to mel")  # fmt: skip
         if isinstance(self.features, ConvSpectrogram) and self.limit <= self.features.win_length // 2:
             raise ConfigError(f"max_seconds: {self.limit} samples are too few for windows of "
@@ -195,8 +195,8 @@ class AudioEmbedding(NonTextEmbedding):
                               f"{self.features.win_length // 2 + 1} are the least")  # fmt: skip
         high = self.features.f_max if isinstance(self.features, MelSpectrogram) else None
         if high is not None and high > self.sample_rate / 2:
-            raise ConfigError(f"features.f_max: {high:g} hertz cannot be heard at a rate of {self.sample_rate:,}; at "
-                              "most half of it")  # fmt: skip
+            raise ConfigError(f"features.f_max: {high:g} hertz is more than half the sample rate of "
+                              f"{self.sample_rate:,}; lower it")  # fmt: skip
 
     @property
     def limit(self) -> int:

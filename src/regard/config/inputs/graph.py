@@ -46,7 +46,7 @@ class GraphEmbedding(NonTextEmbedding):
         check_minimum(0, hops=self.hops)
         check_minimum(1, max_nodes=self.max_nodes)
         if self.features and self.num_tags:
-            raise ConfigError(f"num_tags: {self.num_tags}, and features {self.features}; a node carries one of the two")
+            raise ConfigError(f"num_tags: {self.num_tags}, and features {self.features}; set only one of the two")
         for name in ("dropout", "node_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise ConfigError(f"{name}: {getattr(self, name)} is not a rate between 0 and 1")

@@ -62,9 +62,9 @@ def check_channels(channels: int, max_value: float, **numbers: tuple[float, ...]
     check_minimum(1, channels=channels)
     for name, each in numbers.items():
         if len(each) not in (1, channels):
-            raise ConfigError(f"{name}: {list(each)} for {channels} channels; say one number, or one for each")
+            raise ConfigError(f"{name}: {list(each)} for {channels} channels; give one number, or one for each")
     if min(numbers.get("std", (1.0,))) <= 0:
-        raise ConfigError(f"std: {list(numbers['std'])}, and to divide by it, it must be more than zero")
+        raise ConfigError(f"std: {list(numbers['std'])}; it is a divisor and must be more than zero")
     if max_value <= 0:
         raise ConfigError(f"max_value: {max_value} is not more than black, which is 0")
 
@@ -98,8 +98,8 @@ class ImageResize:
 def check_image_resize(resize: ImageResize, rows: int, columns: int) -> None:
     if resize.size_before_crop is not None and resize.size_before_crop < max(rows, columns):
         raise ConfigError(
-            f"resize.size_before_crop: {resize.size_before_crop} pixels a side, and {rows} x {columns} of them are to "
-            "be seen"
+            f"resize.size_before_crop: {resize.size_before_crop} pixels a side are less than the crop of {rows} x "
+            f"{columns}"
         )
     if resize.mode == "shortest_edge" and rows != columns:
         raise ConfigError(f"resize.mode: the shorter side of a square fits, and {rows} x {columns} is none; set it to "

@@ -38,7 +38,7 @@ class SeriesEmbedding(NonTextEmbedding):
         if self.patch_length > self.length:
             raise ConfigError(f"patch_length: {self.patch_length} rows are more than length {self.length}")
         if self.stride > self.patch_length:
-            raise ConfigError(f"stride: {self.stride} rows between patches of {self.patch_length} leave some unread")
+            raise ConfigError(f"stride: {self.stride} rows between patches of {self.patch_length} skip some rows")
         for name in ("channel_names", "mean", "std"):
             if (given := len(getattr(self, name))) not in (0, self.channels):
                 raise ConfigError(f"{name}: {given} given for {self.channels} channels; leave it out")

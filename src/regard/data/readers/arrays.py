@@ -116,7 +116,7 @@ def parse_npy_header(raw: bytes, where: str) -> tuple[torch.dtype, tuple[int, ..
     except (ValueError, SyntaxError, KeyError, TypeError, RecursionError, MemoryError):
         raise DataError(f"{where}: its header has no valid type and shape; save it again") from None
     if not isinstance(kind, str) or kind not in TYPES:
-        raise DataError(f"{where}: numbers of type {kind!r:.40}; save them as whole or broken numbers of at most 64 "
+        raise DataError(f"{where}: unsupported dtype {kind!r:.40}; save integers or floats of at most 64 "
                         "bits")  # fmt: skip
     whole = isinstance(shape, tuple) and all(type(side) is int and 0 <= side < 1 << 48 for side in shape)
     if not whole or len(shape) > AXES or (math.prod(shape) == 0 and max(shape) > LONGEST):

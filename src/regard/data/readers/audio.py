@@ -31,8 +31,8 @@ CROSSINGS = 16  # zero crossings of the sinc on each side: more make a sharper f
 BIGGEST = 1 << 24  # maximum size of a resampling table
 HEADER = 64  # bytes of a WAV header that are read
 WHOLE, FLOAT, EXTENSIBLE = 1, 3, 0xFFFE  # sample format codes of WAV files: PCM, IEEE float, extensible
-MONO_NOTICE = "a sound of several channels is heard as their mean (said once)"
-LOUD = "a sound was recorded too loud: more than one sample in a hundred is as loud as can be (said once)"
+MONO_NOTICE = "a sound of several channels becomes their mean (reported once)"
+LOUD = "a sound is clipped: more than one sample in a hundred is at the maximum (reported once)"
 
 
 class AudioReader(Protocol):

@@ -198,7 +198,7 @@ def edge_ends(record: Record, places: dict[str, int], nodes: str, known: dict[tu
                         "attend to themselves")  # fmt: skip
     if (pair[0], pair[1]) in known:
         raise DataError(f"{record.where}: joins {' and '.join(map(repr, names))}, as a line before does; remove "
-                        "one, since edges do not weigh")  # fmt: skip
+                        "one, since edges have no weights")  # fmt: skip
     return pair
 
 

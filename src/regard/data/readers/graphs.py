@@ -57,7 +57,7 @@ def graph_of_record(record: Record, column: str = "graph") -> Graph:
         raise DataError(f"{where}: {' tags and '.join(map(str, sorted(counts)))} nodes; expected one of each")
     [count] = counts
     if not 0 < count <= LARGEST:
-        most = f"more than {LARGEST:,}, which is the most that see each other; cut out a part"
+        most = f"more than the limit of {LARGEST:,}; extract a subgraph"
         raise DataError(f"{where}: a graph of {count:,} nodes, {most if count else 'so there is nothing to look at'}")
     return Graph(count, parse_edges(said["edges"], count, where), tags, features)
 
@@ -113,8 +113,8 @@ def parse_edges(found: Any, count: int, where: str) -> Tensor:
     pairs = pairs.long()
     for wrong, why in (
         (((pairs < 0) | (pairs >= count)).any(-1), f"and the nodes are 0 to {count - 1}; mend it"),
-        (pairs[:, 0] == pairs[:, 1], "a loop; remove it, since the mask says whether nodes see themselves"),
-        (is_repeated(pairs[:, 0] * count + pairs[:, 1]), "as one before it; remove one, since edges do not weigh"),
+        (pairs[:, 0] == pairs[:, 1], "a loop; remove it, since the mask decides whether nodes attend to themselves"),
+        (is_repeated(pairs[:, 0] * count + pairs[:, 1]), "as one before it; remove one, since edges have no weights"),
     ):
         if wrong.any():
             place = int(wrong.nonzero()[0])

@@ -95,7 +95,7 @@ def to_8bit(image: Any, where: str) -> Any:
     if image.mode.startswith("I"):
         return reduce_depth(image, where)
     if image.mode == "F":
-        raise DataError(f"{where}: a picture of broken numbers (mode F), which have no white; save it with 8 bits")
+        raise DataError(f"{where}: a float picture (mode F) has no defined maximum; save it with 8 bits")
     if "A" not in image.getbands() and "a" not in image.getbands() and "transparency" not in image.info:
         return image
     ground = import_pillow("Image", where).new("RGBA", image.size, "white")
@@ -129,7 +129,7 @@ def image_errors(where: str) -> Iterator[None]:
     except Exception as problem:  # decoders raise almost anything: OSError, SyntaxError, struct.error, ...
         if type(problem).__name__ == "DecompressionBombError":
             raise too_large_error(where, "its") from None
-        reason = "it is of no kind that is known" if "cannot identify" in str(problem) else str(problem).rstrip(".")
+        reason = "its format is unknown" if "cannot identify" in str(problem) else str(problem).rstrip(".")
         raise DataError(f"{where}: not a whole image ({reason or type(problem).__name__}); there are "
                         f"{', '.join(FORMATS)}") from None  # fmt: skip
 

@@ -145,7 +145,7 @@ def check_parquet_schema(nodes: list[Any]) -> None:
             left[-1] -= 1
         left.append(header_count(node, 5) if isinstance(node, dict) and 5 in node else 0)
         if len(left) > DEEPEST:
-            raise ValueError(f"columns in each other more than {DEEPEST} deep")
+            raise ValueError(f"columns nested more than {DEEPEST} deep")
 
 
 # ---------------------------------------------------------------- rows
@@ -205,7 +205,7 @@ def parse_thrift_struct(raw: bytes, at: int, deep: int = 0) -> tuple[dict[int, A
 
 def parse_thrift_value(raw: bytes, at: int, kind: int, deep: int) -> tuple[Any, int]:
     if deep > 8:
-        raise ValueError("headers in each other")
+        raise ValueError("headers nested too deeply")
     if kind in (1, 2, 3):
         return None, at + 1
     if kind in (4, 5, 6):

@@ -58,7 +58,7 @@ class HubDataset:
                                         trust_remote_code=False)  # fmt: skip
         except Exception as problem:  # many types: no network, unknown name or split, a script
             reason = next((line.strip() for line in str(problem).splitlines() if line.strip()), type(problem).__name__)
-            raise DataError(f"{self.name}: cannot be had ({reason.rstrip('.')}); check its name and the network, or "
+            raise DataError(f"{self.name}: cannot be loaded ({reason.rstrip('.')}); check its name and the network, or "
                             "name a file") from None  # fmt: skip
 
     @cached_property

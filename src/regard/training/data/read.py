@@ -166,7 +166,7 @@ def check_text_settings(recipe: config.Recipe) -> config.Recipe:
     if c.augment is not None:
         raise config.ConfigError("train.augment: it changes images, and model.embed.kind is 'text'; leave it out")
     if c.loss_chunk is not None and recipe.task.kind in UNCHUNKED:
-        raise config.ConfigError(f"train.loss_chunk: task {recipe.task.kind!r} answers in no vocabulary; leave it out")
+        raise config.ConfigError(f"train.loss_chunk: task {recipe.task.kind!r} has no vocabulary logits; leave it out")
     data, task = resolve_text_column(recipe.data, recipe.task)
     return replace(recipe, data=data, task=task)
 
@@ -178,7 +178,7 @@ def resolve_text_column(data: config.Data, task: config.Task) -> tuple[config.Da
         return data, task
     if not isinstance(task, config.NextToken):
         if column != usual:
-            raise config.ConfigError(f"data.text_column: {column!r} is for the next token; name the columns of task "
+            raise config.ConfigError(f"data.text_column: {column!r} is for task next_token; name the columns of task "
                                      f"{task.kind!r} in task")  # fmt: skip
         return data, task
     if usual not in (task.input, column):

@@ -93,12 +93,12 @@ def check_settings(recipe: config.Recipe) -> None:
     if kind == "contrastive":
         refuse_accumulation(c.gradient_accumulation)
         if c.parallel == "fsdp":
-            raise ConfigError("train.parallel: fsdp cuts every weight in parts, and the scale between towers is one "
-                              "number; let it be ddp")  # fmt: skip
+            raise ConfigError("train.parallel: fsdp shards every weight, and the scale between towers is one "
+                              "number; set it to ddp")  # fmt: skip
         if c.loss_chunk is not None:
-            raise ConfigError("train.loss_chunk: task 'contrastive' answers in no vocabulary; leave it out")
+            raise ConfigError("train.loss_chunk: task 'contrastive' has no vocabulary logits; leave it out")
     if c.augment is not None and (c.augment.mixup or c.augment.cutmix):
-        raise ConfigError(f"train.augment: mixup and cutmix mix the answers too, and task {kind!r} has one text for a "
+        raise ConfigError(f"train.augment: mixup and cutmix mix the labels too, and task {kind!r} has one text for a "
                           "picture; leave them out")  # fmt: skip
 
 

@@ -54,8 +54,8 @@ USUAL = config.Train()
 TEXTUAL = {
     "pack": "packs texts",
     "padding_side": "pads texts",
-    "loss_chunk": "is for words",
-    "word_vectors": "gives vectors to words",
+    "loss_chunk": "is for a vocabulary",
+    "word_vectors": "sets vectors of words",
 }
 
 

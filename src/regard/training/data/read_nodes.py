@@ -120,7 +120,7 @@ def open_graph(c: config.Data, sources: Sequence[str]) -> tuple[Record, str]:
     records = [record for table in found for record in table.records(tally)]
     if len(records) != 1:
         raise DataError(f"{name_sources([table.name for table in found])}: {len(records):,} graphs; task "
-                        "'node_classification' asks the nodes of one, so name that alone")  # fmt: skip
+                        "'node_classification' classifies the nodes of one, so name that alone")  # fmt: skip
     return records[0], content_cache.content_key(["nodes", [table.digest for table in found]])
 
 

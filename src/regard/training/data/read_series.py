@@ -92,7 +92,7 @@ def split_ranges(series: TimeSeries, settings: config.Data, task: config.Forecas
 def validation_range(borders: list[tuple[int, int]], task: config.Forecasting) -> tuple[int, int]:
     """The validation rows: those after the training rows, or the last ones."""
     if task.eval_split == "test" and len(borders) < 3:
-        raise ConfigError("task.eval_split: no rows are to test on; name three numbers in task.split")
+        raise ConfigError("task.eval_split: there are no test rows; name three numbers in task.split")
     return borders[2 if task.eval_split == "test" else 1]
 
 

@@ -36,7 +36,7 @@ def resolve_vocab(
     if embed.vocab == UNKNOWN_VOCAB or (grows and embed.vocab < count):
         return replace(embed, vocab=count)
     if embed.vocab < count:
-        more = f", and {colours:,} colours are drawn with" if colours else ""
+        more = f", and there are {colours:,} colours" if colours else ""
         raise config.ConfigError(f"model.{where}.vocab: {embed.vocab:,}, and the tokenizer has {len(tokenizer):,} "
                                  f"tokens{more}; leave it out, or make it larger")  # fmt: skip
     return embed
@@ -77,7 +77,7 @@ def check_position_table(model: config.Transformer) -> None:
     length = getattr(position, "length", None) if position.kind in ("learned", "onehot") else None
     grid = getattr(model.embed, "raster", None)
     if grid is not None and position.kind == "learned" and not isinstance(length, tuple):
-        raise config.ConfigError(f"model.trunk.position.length: {length}, and the front end's tokens stand on a grid; "
+        raise config.ConfigError(f"model.trunk.position.length: {length}, and the front end's tokens form a grid; "
                                  f"set it to {list(grid)}")  # fmt: skip
     there = math.prod(length) if isinstance(length, tuple) else length
     if count is not None and there is not None and there < count:

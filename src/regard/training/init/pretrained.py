@@ -47,7 +47,7 @@ def inherit_model(
 ) -> tuple[config.Recipe, Tokenizer | None]:
     """The recipe with the source's model shape where it gives none, and the source's tokenizer."""
     if isinstance(recipe.model, config.DualEncoder) or isinstance(folder.config, config.DualEncoder):
-        raise config.ConfigError("train.init_from: it is for one model, and towers are several; leave it out")
+        raise config.ConfigError("train.init_from: it is not for dual encoders; leave it out")
     if leaves_model_open(recipe.model, recipe.task):
         recipe = replace(recipe, model=model_config_from(recipe.model, folder))
     if tokenizer is not None or not isinstance(folder.config.embed, config.TextEmbedding):
@@ -86,7 +86,7 @@ def model_config_from(wanted: config.Transformer, folder: read_folder.ModelFolde
             or isinstance(dropout, float)
         ):
             raise config.ConfigError(f"model.trunk.dropout: the weights in {folder.path} are of a recurrent stack, and "
-                                     "its dropout is one number; say model.trunk whole")  # fmt: skip
+                                     "its dropout is one number; set all of model.trunk")  # fmt: skip
         trunk = replace(trunk, dropout=dropout)
         encoder = None if encoder is None else replace(encoder, trunk=replace(read, dropout=dropout))
     return replace(theirs, trunk=trunk, encoder=encoder, head=head, precision=wanted.precision)
@@ -102,8 +102,8 @@ def tokenizer_of_folder(text: config.Tokenizer, folder: read_folder.ModelFolder)
         return text, said
     own = Tokenizer.load(folder.tokenizer_path)
     if replace(text, specials="plain") != config.CharTokenizer() and (said is None or said.text() != own.text()):
-        raise config.ConfigError(f"tokenizer: {text.kind!r}, and the weights know the words of {folder.path}; leave it "
-                                 f'out, or say tokenizer={{kind="file", path="{folder.path}"}}')  # fmt: skip
+        raise config.ConfigError(f"tokenizer: {text.kind!r}, and the weights use the tokenizer of {folder.path}; leave "
+                                 f'it out, or set tokenizer={{kind="file", path="{folder.path}"}}')  # fmt: skip
     return config.TokenizerFile(path=str(folder.path), specials=text.specials), own
 
 

@@ -32,7 +32,7 @@ def freeze_parameters(model: nn.Module, names: Iterable[str]) -> list[str]:
     chosen = {id(weights[path]) for name in names for path in matching_parameters(model, name)}
     frozen = [path for path, weight in model.named_parameters() if id(weight) in chosen]
     if chosen and all(id(weight) in chosen or not weight.requires_grad for weight in weights.values()):
-        raise config.ConfigError("train.freeze: that is all that the model has, so nothing would be learned; leave a "
+        raise config.ConfigError("train.freeze: these are all weights of the model, so none would be trained; leave a "
                                  "part out")  # fmt: skip
     for path in frozen:
         weights[path].requires_grad_(False)
@@ -92,8 +92,8 @@ def new_modules(model: nn.Module, taken: TransferReport) -> list[str]:
 def start_lora(model: nn.Module, c: config.LoRA, ranks: ProcessRanks = SINGLE_PROCESS) -> None:
     """Add LoRA adapters to a model; only these and `modules_to_save` are trained."""
     if ranks.is_sharded:
-        raise config.ConfigError("train.parallel: 'fsdp' gives each process a part of every weight, and adapters "
-                                 "change whole ones; choose ddp")  # fmt: skip
+        raise config.ConfigError("train.parallel: 'fsdp' shards every weight, and adapters need whole ones; "
+                                 "choose ddp")  # fmt: skip
     try:
         core.add_adapters(model, c)
         peft_save.collect_adapter(model)  # fail now rather than at the first checkpoint

@@ -94,7 +94,7 @@ class Heartbeat:
             return
         if self.rank == min(set(range(self.size)) - set(silent)):  # one report: by the lowest live rank
             with suppress(OSError):
-                os.write(2, f"regard: {why}; `regard resume` goes on from what is saved\n".encode())
+                os.write(2, f"regard: {why}; `regard resume` continues from the last checkpoint\n".encode())
         os._exit(code)
 
 
@@ -113,7 +113,7 @@ def join_process_group(c: config.Train | None = None) -> Iterator[ProcessRanks]:
         yield SINGLE_PROCESS
         return
     if c.parallel == "none":
-        raise config.ConfigError(f"train.parallel: none, and there are {size} processes; let it be auto, ddp or fsdp, "
+        raise config.ConfigError(f"train.parallel: none, and there are {size} processes; set it to auto, ddp or fsdp, "
                                  "or start one")  # fmt: skip
     device = pin_device(c, local)
     found = dist.is_initialized()  # initialised by the launcher, as by Ray
@@ -130,11 +130,11 @@ def join_process_group(c: config.Train | None = None) -> Iterator[ProcessRanks]:
 def check_parallel(c: config.Train) -> None:
     """Refuse settings that do not work with sharded parameters."""
     if c.parallel == "fsdp" and not isinstance(c.optimizer, config.AdamW):
-        raise config.ConfigError(f"train.parallel: fsdp, and {c.optimizer.kind} looks at whole matrices, of which each "
-                                 "rank has a part; let it be ddp, or train.optimizer.kind adamw")  # fmt: skip
+        raise config.ConfigError(f"train.parallel: fsdp, and {c.optimizer.kind} needs whole matrices, and each "
+                                 "rank has a shard; set it to ddp, or train.optimizer.kind adamw")  # fmt: skip
     if c.parallel == "fsdp" and c.compile is True:
-        raise config.ConfigError("train.compile: a model in parts is not compiled; leave it out, or let train.parallel "
-                                 "be ddp")  # fmt: skip
+        raise config.ConfigError("train.compile: a sharded model is not compiled; leave it out, or set train.parallel "
+                                 "to ddp")  # fmt: skip
 
 
 def read_rank_env(env: Mapping[str, str]) -> tuple[int, int, int]:
@@ -163,7 +163,7 @@ def pin_device(c: config.Train, local: int) -> torch.device:
     """The device of this rank: its own GPU, or the CPU."""
     device = training_device(c.device)
     if device.type == "mps":
-        raise config.ConfigError("train.device: several processes cannot share mps; let it be cpu, or start one")
+        raise config.ConfigError("train.device: several processes cannot share mps; set it to cpu, or start one")
     if device.type == "cuda":
         count = torch.cuda.device_count()
         if local >= count:
@@ -180,7 +180,7 @@ def init_process_group(device: torch.device) -> None:
     except (dist.DistError, RuntimeError, ValueError) as lost:
         where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         reason = next(iter(str(lost).splitlines()), type(lost).__name__)
-        raise config.RunError(f"{where}: the processes did not come together ({reason}); check that all are started, "
+        raise config.RunError(f"{where}: the processes did not connect ({reason}); check that all are started, "
                               "and can reach it") from None  # fmt: skip
 
 

@@ -43,7 +43,7 @@ def wrap_fsdp(model: nn.Module, ranks: ProcessRanks, device: torch.device) -> No
     from torch.distributed.fsdp import FSDPModule, fully_shard
 
     if any(isinstance(part, nn.RNNBase) for part in model.modules()):
-        raise ConfigError("train.parallel: 'fsdp' gives each process a part of every weight, which torch's recurrent "
+        raise ConfigError("train.parallel: 'fsdp' shards every weight, which torch's recurrent "
                           "layers cannot run on; choose ddp")  # fmt: skip
     mesh = init_device_mesh(device.type, (ranks.size,))
     for part in (*model_blocks(model), model):
