@@ -38,8 +38,8 @@ from regard.lens.stream.tuned_lens import TunedLens
 NOTE = ("What the final norm and head read at a place, not what the model knows or uses there: early vectors may be "
         "written in another basis (Belrose et al. 2023).")  # fmt: skip
 
-TABLE = 1 << 20  # numbers of one table of logits, which is read several times: what a cache holds
-TOGETHER = 8  # tables made by one product: of more rows it is faster
+TABLE = 1 << 19  # numbers of one table of logits, which is read several times: what a cache holds
+TOGETHER = 16  # tables made by one product: of more rows it is faster
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,20 +144,21 @@ def read_places(
     decode: Unembedding, run: Recording, places: list[Place], lens: TunedLens | None, wanted: tuple[int, list[int]]
 ) -> dict[str, Tensor]:
     """The numbers of LogitLens by name (P, B, N, …); a few positions of logits at a time."""
-    parts = list[dict[str, Tensor]]()
+    parts, buffer = list[dict[str, Tensor]](), list[Tensor]()
     for part in position_slices(decode, TABLE):
         final = model_log_probs(run, part)
-        tables = decode_places(decode, run, places[:-1], lens, part)
-        found = [describe_prediction(here, final, *wanted) for here in chain(tables, [final])]
+        tables = decode_places(decode, run, places[:-1], lens, part, buffer)
+        own = final.exp()
+        found = [describe_prediction(here, final, own, *wanted) for here in chain(tables, [final])]
         parts.append({name: torch.stack([each[name] for each in found]) for name in found[0]})
     return {name: torch.cat([each[name] for each in parts], 2).cpu() for name in parts[0]}
 
 
 def decode_places(
-    decode: Unembedding, run: Recording, places: list[Place], lens: TunedLens | None, part: slice
+    decode: Unembedding, run: Recording, places: list[Place], lens: TunedLens | None, part: slice, buffer: list[Tensor]
 ) -> Iterator[Tensor]:
     """Log-probabilities (B, n, V) at some positions of each place; several places in one matrix product."""
-    together, buffer = 1 if decode.pools else TOGETHER, list[Tensor]()
+    together = 1 if decode.pools else TOGETHER
     for start in range(0, len(places), together):
         some = [(place.name, run.seen[place.address][:, part]) for place in places[start : start + together]]
         x = torch.cat([vectors if lens is None else lens.translate(name, vectors) for name, vectors in some])
@@ -177,9 +178,9 @@ def decode_into(buffer: list[Tensor], decode: Unembedding, x: Tensor) -> Tensor:
     return logits if factors.bias is None else logits.add_(factors.bias)
 
 
-def describe_prediction(here: Tensor, final: Tensor, top_k: int, watch: list[int]) -> dict[str, Tensor]:
-    """The numbers of one place from its log-probabilities and the model's own, both (B, N, V)."""
-    probs, own = here.exp(), final.exp()
+def describe_prediction(here: Tensor, final: Tensor, own: Tensor, top_k: int, watch: list[int]) -> dict[str, Tensor]:
+    """The numbers of one place from its log-probabilities, and the model's own with their exponentials (B, N, V)."""
+    probs = here.exp()
     top = probs.topk(top_k)
     ranks = [(here > here[..., ident, None]).sum(-1) + 1 for ident in watch]
     return {
