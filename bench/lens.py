@@ -3,10 +3,9 @@
     .venv/peers/bin/python bench/lens.py           `make peers` makes that environment
 
 Both read one folder that transformers writes, and their answers are compared before anything is timed. TransformerLens
-is its bridge in compatibility mode, or HookedTransformer where a release before 4 is installed. Patches are counted one
-by one: TransformerLens runs each alone, so a few of them say what one costs; all patches of three layers are made here,
-since it is batches that make them fast. Memory is the peak of a process of its own above the loaded model. Kept in
-bench/results/lens-cpu.csv (lens-hooked-cpu.csv).
+is version 4, its bridge in compatibility mode. Patches are counted one by one: TransformerLens runs each alone, so a
+few of them say what one costs; all patches of three layers are made here, since it is batches that make them fast.
+Memory is the peak of a process of its own above the loaded model. Kept in bench/results/lens-cpu.csv.
 """
 
 import ctypes
@@ -26,6 +25,8 @@ from common import keep, show, take_turns
 from tokenizers import Tokenizer, models
 from torch import Tensor
 from transformer_lens import patching
+from transformer_lens.model_bridge import TransformerBridge
+from transformer_lens.tools.analysis import logit_lens as their_logit_lens
 
 import regard
 from regard import lens
@@ -34,19 +35,10 @@ from regard.lens.patching.logit_metrics import bind_metric
 from regard.lens.patching.patch_targets import patch_targets
 from regard.lens.patching.patched_runs import PatchedRuns, record_activations
 
-try:
-    from transformer_lens import HookedTransformer, HookedTransformerConfig
-    from transformer_lens.pretrained.weight_conversions import convert_gpt2_weights
-except ImportError:
-    HookedTransformer = None
-    from transformer_lens.model_bridge import TransformerBridge
-    from transformer_lens.tools.analysis import logit_lens as their_logit_lens
-
 N, DEPTH, HEADS, VOCAB = 64, 12, 12, 50257
 TOKEN, AGAINST = 11, 5
 LAYERS, SOME_HEADS, SOME_POSITIONS = (0, 6, 11), (0, 4, 8), (0, 21, 42, 63)
 STEPS = 28  # gradients of integrated gradients: four pieces of seven points
-PEER = "TransformerLens " + ("bridge" if HookedTransformer is None else "HookedTransformer")
 
 
 def write_folder(folder: str) -> None:
@@ -119,17 +111,8 @@ class Theirs:
     def __init__(self, folder: str) -> None:
         self.plain = hf.GPT2LMHeadModel.from_pretrained(folder).eval()
         self.ids, self.corrupted = prompts()
-        if HookedTransformer is None:
-            self.model = TransformerBridge.boot_transformers(folder, device="cpu", dtype=torch.float32)
-            self.model.enable_compatibility_mode(no_processing=True)
-        else:
-            c = HookedTransformerConfig(
-                n_layers=DEPTH, d_model=768, n_ctx=1024, d_head=64, n_heads=HEADS, d_mlp=3072, d_vocab=VOCAB,
-                act_fn="gelu_new", normalization_type="LN", eps=1e-5, device="cpu",
-            )  # fmt: skip
-            self.model = HookedTransformer(c)
-            off = dict.fromkeys(("fold_ln", "center_writing_weights", "center_unembed", "fold_value_biases"), False)
-            self.model.load_and_process_state_dict(convert_gpt2_weights(self.plain, c), **off)
+        self.model = TransformerBridge.boot_transformers(folder, device="cpu", dtype=torch.float32)
+        self.model.enable_compatibility_mode(no_processing=True)
         self.model.eval()
         self.clean = None
 
@@ -140,16 +123,8 @@ class Theirs:
 
     @torch.no_grad()
     def logit_lens(self):
-        if HookedTransformer is None:
-            asked = dict(positions=None, incl_mid=True, return_type="probs", top_k=5)
-            return their_logit_lens(self.model, self.ids, **asked).values[:, 0]
-        _, cache = self.model.run_with_cache(self.ids)
-        found = []
-        for x in cache.accumulated_resid(incl_mid=True, apply_ln=False):
-            logs = self.model.unembed(self.model.ln_final(x)).log_softmax(-1)
-            entropy = -(logs.exp() * logs).sum(-1)
-            found.append((logs.topk(5).values.exp()[0], entropy))
-        return torch.stack([top for top, _ in found])
+        asked = dict(positions=None, incl_mid=True, return_type="probs", top_k=5)
+        return their_logit_lens(self.model, self.ids, **asked).values[:, 0]
 
     @torch.no_grad()
     def attribution(self):
@@ -255,9 +230,9 @@ def main() -> None:
                 "ours_mib": memories[task][0], "theirs_mib": memories[task][1], "differ": f"{off:.1e}",
             })  # fmt: skip
             show(rows[-1:])
-    peers = f"{PEER} {version('transformer_lens')}, captum {version('captum')}, transformers {hf.__version__}"
+    both = f"TransformerLens bridge {version('transformer_lens')}, captum {version('captum')}"
     show(rows)
-    keep("lens-cpu" if HookedTransformer is None else "lens-hooked-cpu", [{**row, "peers": peers} for row in rows])
+    keep("lens-cpu", [{**row, "peers": f"{both}, transformers {hf.__version__}"} for row in rows])
 
 
 if __name__ == "__main__":
