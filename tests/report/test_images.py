@@ -94,8 +94,8 @@ def test_a_report_shows_the_pictures_what_they_were_taken_for_and_where_heads_lo
     assert group["queries"] == ["whole", *(f"{row},{column}" for row in range(3) for column in range(3))]
     assert group["grid"] == [3, 3] and group["heads"] == [3, 3]
     assert "No map of tokens" in data["words"]["absent"]
-    assert "What does it take an image for?" in text
-    assert "Tells what the images of shapes.jsonl are, 0 or 1 or 2, at most 10 tokens each." in text
+    assert "Predicted class" in text
+    assert "Classifies the images of shapes.jsonl, 0 or 1 or 2, at most 10 tokens each." in text
 
 
 @pytest.mark.slow

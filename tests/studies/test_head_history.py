@@ -127,7 +127,7 @@ def test_models_of_other_shapes_have_histories_too(tmp_path, name):
     assert all(loss is None for loss in found.losses)
     asked = any(best is not None for best in found.induction)
     assert asked == (name == "t5")  # whose decoder sees no later token
-    assert asked or "Induction is not asked" in str(found)
+    assert asked or "Induction is not measured" in str(found)
 
 
 def test_a_sweep_of_summaries_is_a_history_too(run, history):

@@ -84,7 +84,7 @@ def test_a_sentence_says_what_the_config_says():
 def test_a_decoder_is_said_by_what_differs_from_its_encoder():
     told = zoo.describe_model(zoo.preset("t5-small"))
 
-    assert "A decoder like it, but causal; 32 buckets of distance looking back; looks across at the" in told
+    assert "A decoder like it, but causal; 32 buckets of distance, causal; cross-attention to the" in told
     assert told.count("2,048 wide") == 1
 
 
@@ -111,7 +111,7 @@ def test_a_decoder_is_said_by_what_differs_from_its_encoder():
     ({"trunk": {"cross": "last"}, "encoder": {"trunk": {"dim": 768}, "embed": {"kind": "text", "vocab": 11}}},
      "The encoder reads a vocabulary of 11."),
     ({"trunk": {"cross": "layerwise", "depth": 6}, "encoder": {"trunk": {"dim": 768}}},
-     "looks across at the encoder, layer by layer"),
+     "cross-attention to the encoder, layer by layer"),
 ], ids=str)  # fmt: skip
 def test_every_setting_has_its_words(change, words):
     assert words in zoo.describe_model(zoo.preset("gpt2", **change))
@@ -147,7 +147,7 @@ def test_an_unknown_preset_is_told_the_nearest():
 
 @pytest.mark.parametrize("word", SHORT_KEYS)
 def test_towers_take_no_short_words(word):
-    with pytest.raises(config.ConfigError, match=f"^{word}: clip-vit-b32 is several towers.* give towers whole$"):
+    with pytest.raises(config.ConfigError, match=f"^{word}: clip-vit-b32 has several towers.* give all towers$"):
         zoo.preset("clip-vit-b32", **{word: 3})
 
 

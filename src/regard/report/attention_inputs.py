@@ -73,7 +73,7 @@ def single_text_input(run: LoggedRun, tokenizer: Any, text: str | None, note: st
     samples = run.last_samples if run.samples else []
     if text is None and samples:
         middle = sorted(samples, key=lambda sample: sample["temperature"])[len(samples) // 2]
-        said, note = sample_ids(tokenizer, middle["text"].strip())[:most], join_notes(note, "the model's own words")
+        said, note = sample_ids(tokenizer, middle["text"].strip())[:most], join_notes(note, "text of the model")
     else:
         said = tokenizer.encode(text)[:most] if text else []
     if len(said) < LEAST:

@@ -18,7 +18,7 @@ SHOWN, LETTERS = 96, 240  # tokens in the plane, and characters of all their nam
 def embedding_section(run: LoggedRun, model: Any, tokenizer: Any, batch: TaskBatch | None = None) -> dict[str, Any]:
     """The most frequent tokens in a plane, and the nearest neighbours of each among them."""
     if tokenizer is None:
-        return {"absent": "No map of tokens: what it reads are no words."}
+        return {"absent": "No map of tokens: the model has no tokenizer."}
     names = plain_tokens(tokenizer)
     shown = frequent_tokens(run, tokenizer, names, batch)
     if len(shown) < 3:

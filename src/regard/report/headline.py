@@ -130,18 +130,18 @@ def format_duration_short(seconds: float) -> str:
 
 FIRST = 2  # number of scores in the headline
 MEANS = {
-    "accuracy": "of its answers are right",
-    "token accuracy": "of the tokens are told, each after the right ones",
-    "masked accuracy": "of the hidden tokens are told",
-    "next accuracy": "of the pairs are told to follow or not",
-    "f1": "precision and recall in one",
-    "entity f1": "names found whole, precision and recall in one",
+    "accuracy": "of the predictions are right",
+    "token accuracy": "of the next tokens are predicted, given the true ones before",
+    "masked accuracy": "of the masked tokens are predicted",
+    "next accuracy": "of the pairs are classified right",
+    "f1": "harmonic mean of precision and recall",
+    "entity f1": "entities found whole, mean of precision and recall",
     "matthews": "1 all right, 0 no better than chance",
-    "pearson": "1 on a line, 0 no line at all",
-    "spearman": "1 in the same order, 0 in any",
-    "exact": "answers that are right word for word",
-    "bleu": "runs of words that people wrote too, of 100",
-    "chrf": "runs of letters that people wrote too, of 100",
+    "pearson": "1 on a line, 0 uncorrelated",
+    "spearman": "1 in the same order, 0 uncorrelated",
+    "exact": "answers that match word for word",
+    "bleu": "word n-grams shared with the references, of 100",
+    "chrf": "character n-grams shared with the references, of 100",
 }
 
 
@@ -167,7 +167,7 @@ def loss_numbers(run: LoggedRun, task: config.Task) -> list[tuple[str, str, str]
         return []
     if not math.isfinite(loss):
         return [(f"{whose} loss", str(loss), "the run diverged")]
-    unit = "error squared" if isinstance(task, config.Regression) else f"nats a {task_wording(run, task).unit}"
+    unit = "squared error" if isinstance(task, config.Regression) else f"nats a {task_wording(run, task).unit}"
     unit += ", smoothed" if getattr(task, "label_smoothing", 0.0) else ""
     if run.final and run.final.get("whole") and run.recipe and run.recipe.train.keep_best:
         unit += f", at step {run.final['step']:,}, the best"

@@ -50,7 +50,7 @@ def prediction_rows(
 def prediction_errors(task: Any, model: Any, batch: TaskBatch, device: Any) -> list[float]:
     """The error of each prediction: the probability of the wrong class, or the distance of the number."""
     if not isinstance(task, tasks.InputTask):
-        raise DataError(f"{task.c.kind!r} is not asked of one row at a time")
+        raise DataError(f"{task.c.kind!r} has no prediction for each row")
     said, meant = classify_batch(model, batch_to_device(batch, device)).float().cpu(), batch["label"]
     if isinstance(task.c, config.Regression):
         return (said[:, 0] - meant).abs().tolist()  # type: ignore[no-any-return]
@@ -66,7 +66,7 @@ def example_row(example: TensorExample, place: int) -> Row:
 def input_rows_shown(model: Any, batch: TaskBatch | None) -> ShownInput:
     """One row for attention maps and a few for head roles."""
     if batch is None:
-        raise DataError("there is nothing that was kept back to show it")
+        raise DataError("there is no validation data to show")
     whole = model_inputs(batch, model)
     return ShownInput({name: table[:1] for name, table in whole.items()},
                  {name: table[:FEW] for name, table in whole.items()}, "one that it never trained on")  # fmt: skip

@@ -98,7 +98,7 @@ def render_page(run: LoggedRun, task: config.Task, data: dict[str, Any]) -> str:
         "data": embed_json(data),
         "summary": html.escape(task_summary(run, task)),
         "loss": html.escape(loss_lead(run, task)),
-        "question": html.escape(asked.question),
+        "heading": html.escape(asked.heading),
         "answers": html.escape(asked.lead),
         "name": html.escape(asked.name),
         "notes": "".join(f"<p class='note'>{html.escape(line)}.</p>" for line in run.missing),

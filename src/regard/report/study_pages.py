@@ -39,16 +39,16 @@ def demo_figure(each: dict[str, Any]) -> str:
 
 SCALING_HOW = """\
 The same words on the same machine and versions give the same losses. Weights are those of the trunk; all sizes read \
-the same tokens at the same learning rate. The line is least squares in the logarithms. The floor is the one that \
-leaves least over; so few sizes say little about it, and the range that fits nearly as well stands beside it."""
+the same tokens at the same learning rate. The line is least squares in the logarithms. The floor is the one with \
+the smallest residual; so few sizes say little about it, and the range that fits nearly as well is given."""
 BETWEEN = 24  # points of a fitted curve
 
 
 def write_scaling_page(out: Path, result: dict[str, Any]) -> Path:
     families = [each for each in result["families"] if each["line"]]
-    parts = [page_section("law", "Is it a power law?", page_figures([
-        page_figure("How does the loss fall with the weights?", scaling_figure(families)),
-        page_figure("What does the line leave over?", residual_figure(families))]))] if families else []  # fmt: skip
+    parts = [page_section("law", "Scaling law", page_figures([
+        page_figure("Loss over parameters of the trunk", scaling_figure(families)),
+        page_figure("Residuals", residual_figure(families))]))] if families else []  # fmt: skip
     parts += [scaling_section(place, each) for place, each in enumerate(result["families"], 1)]
     return write_table_page(out / "scale.html", result, "".join(parts), SCALING_HOW, "scale.json")
 
@@ -168,8 +168,8 @@ COMPARISON_HOW = """\
 The same words on the same machine and versions give the same losses, run by run; times are of this machine. \
 Validation: mean over seeds and standard deviation. A step: median within a run, then over seeds, which take turns. \
 Memory: the most that tensors hold in a step that is not compiled. Writes: tokens a second, one text. Off dense: \
-how far attention's answers are from dense ones with the same q, k and v, as a part of them. Grows: the power of n \
-that one layer's mixing takes time with, and the formula."""
+the relative error of the attention output against dense attention with the same q, k and v. Grows: the power of n \
+with which one layer's mixing time grows, and the formula."""
 
 
 def write_comparison_page(out: Path, result: dict[str, Any]) -> Path:
@@ -186,7 +186,7 @@ def comparison_section(place: int, table: dict[str, Any]) -> str:
     drawings = [page_figure(question, drawing) for question, drawing in comparison_figures(table) if drawing]
     return page_section(
         f"table-{place}",
-        table["title"] or "Which one is better, and what does it cost?",
+        table["title"] or "Loss and cost of each variant",
         page_table([row["name"] for row in rows], table["columns"], refused, best),
         page_notes(table["notes"]),
         differing_settings_section(table.get("settings") or {}),
@@ -198,7 +198,7 @@ def differing_settings_section(differing: dict[str, dict[str, str]]) -> str:
     """Every setting that differs between variants."""
     names = list(next(iter(differing.values()), {}))
     cells = {name: [values[name] for values in differing.values()] for name in names}
-    return f"<h3>Which settings differ?</h3>{page_table(list(differing), cells, {})}" if differing else ""
+    return f"<h3>Settings that differ</h3>{page_table(list(differing), cells, {})}" if differing else ""
 
 
 def comparison_figures(table: dict[str, Any]) -> list[tuple[str, str]]:
@@ -207,14 +207,14 @@ def comparison_figures(table: dict[str, Any]) -> list[tuple[str, str]]:
     if over:
         name = over.rpartition(".")[2]
         first = [
-            (f"How does the loss change with {name}?", line_figure(rows, over, "validation", "validation loss")),
-            ("And the time of a step?", line_figure(rows, over, "step_seconds", "seconds a step", log=True)),
+            (f"Loss over {name}", line_figure(rows, over, "validation", "validation loss")),
+            (f"Step time over {name}", line_figure(rows, over, "step_seconds", "seconds a step", log=True)),
         ]
     else:
-        first = [("What does a lower loss cost?", scatter_figure(rows))]
+        first = [("Loss over step time", scatter_figure(rows))]
     rest = (
-        ("How well does it read longer texts?", context_figure(rows)),
-        ("How does the time grow with n?", growth_figure(rows)),
+        ("Loss over context length", context_figure(rows)),
+        ("Mixing time over context length", growth_figure(rows)),
     )
     return [*first, *rest]
 

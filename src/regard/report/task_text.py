@@ -9,11 +9,11 @@ from regard.report.run_data import LoggedRun
 
 @dataclass(frozen=True)
 class TaskWording:
-    """The words for a task. `does` starts the page's first sentence, `question`, `lead` and `name` describe
+    """The words for a task. `does` starts the page's first sentence, `heading`, `lead` and `name` describe
     predictions; `loss` is the title of its curve, `at` what the loss counts, per `unit`."""
 
     does: str
-    question: str
+    heading: str
     lead: str
     name: str
     loss: str
@@ -24,93 +24,93 @@ class TaskWording:
 UNSEEN = "{Things} that it never trained on"
 TASK_WORDINGS = {
     "next_token": TaskWording(
-        "Trained on {data}", "What does it write?",
-        "The same prompt along the training, colder and warmer: at a low temperature it says what it is sure of, at a "
-        "high one it dares more.", "Samples", "How surprised is it by the next token?", "the next token",
+        "Trained on {data}", "Generated text",
+        "The same prompt along the training, at several temperatures: a low one samples the likeliest tokens, a high "
+        "one less likely tokens too.", "Samples", "Loss on the next token", "the next token",
     ),
     "masked_lm": TaskWording(
-        "Guesses hidden words of {data}", "What does it read into the gaps?",
-        f"{UNSEEN}, some of their tokens hidden. In every gap stands what it says; where that is wrong, what stood "
-        "there follows.", "Gaps", "How surprised is it by what was hidden?", "the hidden tokens", "hidden token",
+        "Predicts masked tokens of {data}", "Predictions of masked tokens",
+        f"{UNSEEN}, some of their tokens masked. Each gap shows the prediction; where that is wrong, the masked token "
+        "follows.", "Gaps", "Loss on masked tokens", "the masked tokens", "masked token",
     ),
     "translation": TaskWording(
-        "Translates {data}", "How does it translate?",
-        "The same sentences along the training, none of them trained on: what it says, and what was meant.",
-        "Translations", "How surprised is it by the next word of the target?", "the next token of the target",
+        "Translates {data}", "Translations",
+        "The same sentences along the training, none of them trained on: the translation, and the target.",
+        "Translations", "Loss on the next token of the target", "the next token of the target",
     ),
     "span_corruption": TaskWording(
-        "Tells what was cut out of {data}", "What does it put back?",
-        f"{UNSEEN}, a mark wherever some words were cut out; it tells what stood at each mark.",
-        "Answers", "How surprised is it by what was cut out?", "the next token of what was cut out",
+        "Predicts the masked spans of {data}", "Predicted spans",
+        f"{UNSEEN}, with a sentinel for each masked span, and the span that it predicts for each sentinel.",
+        "Answers", "Loss on the masked spans", "the next token of the masked spans",
     ),
     "text_infilling": TaskWording(
-        "Mends holes in {data}", "How does it mend a text?",
-        f"{UNSEEN}, with holes; it tells the whole text.",
-        "Answers", "How surprised is it by the whole text?", "the next token of the whole text",
+        "Restores masked spans of {data}", "Restored texts",
+        f"{UNSEEN}, with masked spans, and the whole text that it predicts.",
+        "Answers", "Loss on the whole text", "the next token of the whole text",
     ),
     "prefix_lm": TaskWording(
-        "Goes on from how {data} begins", "How does it go on?",
-        f"{UNSEEN}, cut at some place; it tells what comes after.",
-        "Answers", "How surprised is it by how the text goes on?", "the next token",
+        "Continues prefixes of {data}", "Continuations",
+        f"{UNSEEN}, each cut at some position, and the continuation that it predicts.",
+        "Answers", "Loss on the continuation", "the next token",
     ),
     "classification": TaskWording(
-        "Tells what the {things} of {data} are", "What does it take {a_thing} for?",
-        f"{UNSEEN}: what it takes each for, how sure it is of that, and what it really is.",
-        "Answers", "How surprised is it by the right class?", "the right class", "{thing}",
+        "Classifies the {things} of {data}", "Predicted class",
+        f"{UNSEEN}: the predicted class of each, its probability, and the label.",
+        "Answers", "Loss on the class", "the class", "{thing}",
     ),
     "regression": TaskWording(
-        "Gives each {thing} of {data} a number", "Which number does it give?",
-        f"{UNSEEN}: the number it gives to each, and the one it should.",
-        "Answers", "How far off is it?", "", "{thing}",
+        "Predicts a number for each {thing} of {data}", "Predicted number",
+        f"{UNSEEN}: the number predicted for each, and the label.",
+        "Answers", "Squared error", "", "{thing}",
     ),
     "token_classification": TaskWording(
-        "Names every word of {data}", "What does it call each word?",
-        f"{UNSEEN}. Words that it names, or should have named, are marked; where it is wrong, the right name follows.",
-        "Answers", "How surprised is it by the right name of a word?", "the right name of each word", "word",
+        "Labels every word of {data}", "Predicted labels of words",
+        f"{UNSEEN}. Words with a label, predicted or true, are marked; where the prediction is wrong, the true label "
+        "follows.", "Answers", "Loss on the label of a word", "the label of each word", "word",
     ),
     "question_answering": TaskWording(
-        "Finds answers in {data}", "Where does it find the answer?",
-        f"{UNSEEN}: the question, and the words of the text that it answers with.",
-        "Answers", "How surprised is it by where the answer stands?", "where the answer begins and ends",
+        "Finds answers in {data}", "Predicted answers",
+        f"{UNSEEN}: the question, and the predicted span of the text.",
+        "Answers", "Loss on the start and end of the answer", "the start and end of the answer",
         "end of an answer",
     ),
     "next_pixel": TaskWording(
-        "Tells the {things} of {data} value by value", "What does it draw?",
-        "Nothing is drawn here: regard generate draws.", "Samples", "How surprised is it by the next value?",
+        "Predicts the {things} of {data} value by value", "Generated images",
+        "No images are shown here: regard generate draws them.", "Samples", "Loss on the next value",
         "the next value", "value",
     ),
     "forecasting": TaskWording(
-        "Tells how {data} goes on", "How does it go on?", "What it tells is scored and not shown here.",
-        "Answers", "How far off is it?", "", "number",
+        "Forecasts {data}", "Forecasts", "Forecasts are scored and not shown here.",
+        "Answers", "Error of the forecast", "", "number",
     ),
     "node_classification": TaskWording(
-        "Tells what the nodes of {data} are", "What does it take a node for?",
-        "All nodes are read at once, and what it takes them for is scored and not shown here.",
-        "Answers", "How surprised is it by the right class?", "the right class of a node", "node",
+        "Classifies the nodes of {data}", "Predicted class of a node",
+        "All nodes are read at once; their predicted classes are scored and not shown here.",
+        "Answers", "Loss on the class of a node", "the class of a node", "node",
     ),
     "captioning": TaskWording(
-        "Says what the pictures of {data} show", "What does it see?",
-        "Pictures that it never trained on, each with the text that it writes.",
-        "Answers", "How surprised is it by the next word of a text?", "the next token",
+        "Captions the pictures of {data}", "Captions",
+        "Pictures that it never trained on, each with the caption that it writes.",
+        "Answers", "Loss on the next token of a caption", "the next token",
     ),
     "text_to_image": TaskWording(
-        "Draws what the texts of {data} say", "What does it draw?",
+        "Draws the texts of {data}", "Generated pictures",
         "Texts that it never trained on, each with a picture that it draws.",
-        "Pictures", "How surprised is it by the next colour?", "the next colour, and at the next word", "token",
+        "Pictures", "Loss on the next colour", "the next colour and the next token of the text", "token",
     ),
     "contrastive": TaskWording(
-        "Finds which text of {data} goes with which picture", "Does it find them?",
-        "Pictures that it never trained on, each with the text that it finds nearest, among those of all.",
-        "Answers", "How surprised is it by what goes together?", "what goes together", "pair",
+        "Matches the pictures and texts of {data}", "Nearest text of each picture",
+        "Pictures that it never trained on, each with the nearest of all their texts.",
+        "Answers", "Contrastive loss", "the matching pair", "pair",
     ),
 }  # fmt: skip
 OTHER = TaskWording(
-    "Trained on {data}", "What does it answer?", "What it answers is scored and not shown here.", "Answers",
-    "How large is its loss?", "what is right", "answer",
+    "Trained on {data}", "Predictions", "Predictions are scored and not shown here.", "Answers",
+    "Loss", "the label", "answer",
 )  # fmt: skip
 SPELT = {"char": "character by character", "byte": "byte by byte", "word": "word by word", "file": "token by token"}
-LINES = "Faint: every step. Bold: the mean around it. Dots: what it never trained on."
-CROSSES = " Crosses: steps that were not taken."
+LINES = "Faint: every step. Bold: moving average. Dots: validation data."
+CROSSES = " Crosses: skipped steps."
 
 
 def trained_task_of(run: LoggedRun, model: object) -> config.Task:
@@ -159,7 +159,7 @@ def task_details(task: config.Task) -> str:
         few = len(task.classes) <= 5
         return f", {' or '.join(task.classes)}" if few and task.classes else f", one of {len(task.classes)} classes"
     if isinstance(task, config.MaskedLM) and task.next_sentence:
-        return ", and which parts follow each other"
+        return ", and whether two parts follow each other"
     return ""
 
 
@@ -167,11 +167,11 @@ def loss_lead(run: LoggedRun, task: config.Task) -> str:
     """A sentence on the loss and the lines of its plot."""
     lines = LINES + CROSSES * any("skipped" in line for line in run.steps)
     if isinstance(task, config.Regression):
-        return f"Loss is the error squared, averaged over {input_nouns(run)[1]}. {lines}"
+        return f"Loss is the squared error, averaged over {input_nouns(run)[1]}. {lines}"
     if isinstance(task, config.Forecasting):
-        return f"Loss is how far off each number is, in deviations of the training rows. {lines}"
+        return f"Loss is the error of each number, in standard deviations of the training rows. {lines}"
     smooth = getattr(task, "label_smoothing", 0.0)
-    aside = f", a part of {smooth:g} of it for all other words (label smoothing)" if smooth else ""
-    both = " and at whether two parts follow each other" if isinstance(task, config.MaskedLM) and task.next_sentence \
+    aside = f", with label smoothing {smooth:g}" if smooth else ""
+    both = " and of whether two parts follow each other" if isinstance(task, config.MaskedLM) and task.next_sentence \
         else ""  # fmt: skip
-    return f"Loss is the surprise at {task_wording(run, task).at}{both}, in nats{aside}. {lines}"
+    return f"Loss is the cross-entropy of {task_wording(run, task).at}{both}, in nats{aside}. {lines}"

@@ -36,8 +36,8 @@ LONGEST, SHORT = 2048, 1024
 
 @register_demo(
     "complexity",
-    "What do the formulas say, and what is measured?",
-    "How a layer's time grows with the length, what its weights take in memory, and how much of a model is looking.",
+    "Predicted and measured growth of time and memory",
+    "How a layer's time grows with the length, the memory of its weights, and attention's share of a model's cost.",
 )
 def demo_complexity(settings: DemoSettings) -> list[DemoTable]:
     return [layer_table(settings), memory_table(settings), share_table()]
@@ -99,9 +99,9 @@ def memory_table(settings: DemoSettings) -> DemoTable:
         "h·n²·4": [(n.tokens, float(n.layer)) for n in lengths],
         **{name: [(n.tokens, float(size)) for n, size in zip(lengths, held[name], strict=True)] for name in held},
     }
-    note = "reference holds scores and weights at once, twice the formula; what a fused kernel takes inside is not seen"
-    drawing = DemoFigure("Which kernel writes down the square?", "tokens", "bytes", lines, (True, True))
-    return DemoTable(f"How much memory do the weights of {heads} heads take?", [f"n={n.tokens:,}" for n in lengths],
+    note = "reference holds scores and weights at once, twice the formula; memory inside a fused kernel is not measured"
+    drawing = DemoFigure("Memory of attention weights", "tokens", "bytes", lines, (True, True))
+    return DemoTable(f"Memory of the attention weights of {heads} heads", [f"n={n.tokens:,}" for n in lengths],
                  columns, numbers, [note], [drawing])  # fmt: skip
 
 
@@ -132,7 +132,7 @@ def share_table() -> DemoTable:
         "n/(6d+n)": [f"{100 * each['formula']:.1f}%" for each in numbers],
         "counted": [f"{100 * each['counted']:.1f}%" for each in numbers],
     }  # fmt: skip
-    return DemoTable("How much of a model is looking?", [each["name"] for each in numbers], columns, numbers)
+    return DemoTable("Attention's share of the cost", [each["name"] for each in numbers], columns, numbers)
 
 
 def attention_share_of(c: config.Transformer, tokens: int) -> float:

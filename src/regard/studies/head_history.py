@@ -28,7 +28,7 @@ from regard.studies.training_sweep import Source, TrainingSweep, sweep_training
 
 ROWS = 4  # repeated random sequences for the induction score
 LOSS_NOTE = "loss: of the batch that the run read next, of the last step of the one before. "
-NOTE = ("A role is a pattern of attention, not what a head is good for: take the head away to see that "
+NOTE = ("A role is a pattern of attention, not the effect of a head: ablate the head to measure that "
         "(lens.ablate_all). Between two kept steps nothing is known.")  # fmt: skip
 
 
@@ -104,7 +104,7 @@ class RoleHistory(LensResult):
 
     def sentence(self) -> str:
         if all(best is None for best in self.induction):
-            return "Induction is not asked of a model that sees what comes next."
+            return "Induction is not measured for a bidirectional model."
         since = self.induction_since
         return "No induction head in the end." if since is None else f"Induction heads from step {since:,} on."
 

@@ -36,8 +36,8 @@ def format_points(points: Sequence[tuple[int, str]], question: int) -> str:  #: 
 
 @register_demo(
     "in-context",
-    "Does it learn from the examples in its prompt?",
-    "A small model reads points of lines. Of a line that it never saw it is asked each next point.",
+    "In-context learning from examples in the prompt",
+    "A small model reads points of lines. It predicts each next point of lines that it never trained on.",
 )
 def demo_in_context(demo: DemoSettings) -> list[DemoTable]:
     settings = (*(QUICK if demo.quick else ()), *demo.settings)
@@ -102,7 +102,7 @@ def in_context_table(found: list[dict[str, float]]) -> DemoTable:
     lines = {name: [(each["examples"], max(each[name], 1e-3)) for each in found] for name in names}
     few, many = found[0]["model"], found[-1]["model"]
     note = f"the model's error after {PROMPT_POINTS - 1} examples is {100 * many / few:.2g}% of that after none"
-    drawing = DemoFigure("Does it get better with every example?", "examples before", "squared error", lines,
+    drawing = DemoFigure("Error after each example", "examples before", "squared error", lines,
                       (False, True), dashed=("mean height",))  # fmt: skip
     rows = [f"{each['examples']:.0f} examples" for each in found]
     return DemoTable("Squared error of the next point, in letters", rows, columns, list(found), [note], [drawing])

@@ -130,7 +130,7 @@ def single_thread() -> Iterator[None]:
 def one_layer_model(c: config.Transformer | config.DualEncoder) -> config.Transformer:
     """The model with one layer and a small vocabulary: the rest is not measured."""
     if not isinstance(c, config.Transformer) or not isinstance(c.embed, config.TextEmbedding) or c.encoder is not None:
-        raise ValueError("the growth with the length is measured of texts that one trunk reads")
+        raise ValueError("the growth with the length is measured for text models with one trunk")
     embed = replace(c.embed, vocab=WORDS)
     even = isinstance(getattr(getattr(c.trunk, "attention", None), "heads", 1), int)
     head = c.head if c.head.kind == "lm" else config.LMHead()

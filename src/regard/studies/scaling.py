@@ -173,7 +173,7 @@ def fit_family(compared: StudyRun, table: StudyPart) -> ScalingFamily:
     able.sort(key=lambda row: counts[row.name])
     made = ScalingFamily(table.part.title, tuple(counts[row.name] for row in able), tuple(able))
     if len(set(made.sizes)) < MIN_SIZES:
-        why = next((row.refused for row in variant_rows(compared, table) if row.refused), "nothing was validated on")
+        why = next((row.refused for row in variant_rows(compared, table) if row.refused), "no validation data")
         return ScalingFamily(made.name, made.sizes, made.rows, refused=f"{len(able)} sizes could be trained ({why})")
     return ScalingFamily(
         made.name,

@@ -140,10 +140,10 @@ def table_notes(rows: list[VariantRow]) -> Iterator[str]:
                "make them alike, as by model.hidden, to compare ideas and not sizes")  # fmt: skip
     read = {each.tokens for each in rows if each.tokens}
     if read and max(read) > (1 + ALIKE) * min(read):
-        yield f"they did not read the same: from {min(read):,} to {max(read):,} tokens"
+        yield f"they did not read the same number of tokens: from {min(read):,} to {max(read):,} tokens"
     known = [each.validation for each in rows if each.validation]
     if known and all(each.spread is None for each in known):
-        yield "one seed alone says nothing of chance; --seeds 3 does"
+        yield "one seed shows no variance; --seeds 3 does"
     for each in rows:
         for length, said in each.beyond.items():
             if isinstance(said, str):

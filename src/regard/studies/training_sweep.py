@@ -40,7 +40,7 @@ class TrainingSweep(LensResult):
 
     steps: tuple[int, ...]
     results: tuple[Any, ...]
-    title: str = "What becomes of it over training?"
+    title: str = "Results over training"
 
     def map(self, function: Callable[[Any], Any], title: str | None = None) -> "TrainingSweep":
         """The sweep with a function applied to each result, for example to get a number that can be drawn."""
@@ -174,7 +174,7 @@ def result_rows(result: Any) -> list[Row]:
     if records and all(is_dataclass(each) for each in records):
         return [record_row(each) for each in records]
     raise ConfigError(f"the results are of type {type(result).__name__}, which has no table; read sweep.results, or "
-                      "make numbers of them: sweep.map(lambda result: ...)")  # fmt: skip
+                      "map them to numbers: sweep.map(lambda result: ...)")  # fmt: skip
 
 
 def record_row(record: Any) -> Row:

@@ -183,7 +183,7 @@ def merge_changes(changes: Changes, more: Changes) -> Changes:
 def trial_outcome(found: list[dict[str, Any]]) -> Found:
     refused = next((each["refused"] for each in found if "refused" in each), "")
     losses = [] if refused else [each["validation"] for each in found if each["validation"] is not None]
-    return mean_and_spread(losses), refused or ("" if losses else "nothing was validated on; set data.validation")
+    return mean_and_spread(losses), refused or ("" if losses else "no validation data; set data.validation")
 
 
 def format_tuning(tuning: TuningRun) -> str:

@@ -68,7 +68,7 @@ def accuracy_table(rows: list[VariantRow]) -> DemoTable:
         if accuracy := each.scores.get("accuracy"):
             points = lines.setdefault(IMAGE_RECIPES[each.chosen["recipe"]], [])
             points.append((float(each.chosen[VARIANT_KEY]), 100 * (1 - accuracy.mean)))
-    drawing = DemoFigure("Which needs fewer images?", "images to learn from", "percent wrong", lines, (True, True))
+    drawing = DemoFigure("Error by number of images", "images to learn from", "percent wrong", lines, (True, True))
     said = [note for note in table_notes(rows) if "did not read" not in note]
     return DemoTable(f"{TEST_IMAGES} digits that no model "
                      "saw", names, table_columns(rows), [row_dict(each) for each in rows], said,

@@ -83,7 +83,7 @@ def describe_front_end(c: Any) -> str:
         return f"{describe_front_end(c.prefix)}; after them, in one sequence, {lower_first(describe_front_end(c.text))}"
     if not isinstance(c, config.TextEmbedding):
         count = getattr(c, "count", None)
-        return f"Reads what {c.kind!r} makes tokens of" + (f", {count:,} at most" if count else "")
+        return f"Reads inputs of kind {c.kind!r}" + (f", {count:,} at most" if count else "")
     segments = f" and {c.segments} segment{'s' * (c.segments > 1)}" if c.segments else ""
     scale = "" if c.scale == 1 else f", vectors times {c.scale:.3g}"
     return f"Reads a vocabulary of {c.vocab:,}{segments}{scale}"
@@ -138,10 +138,9 @@ def trunk_clauses(c: config.Trunk | config.RecurrentStack) -> list[str]:
         describe_biases(c),
     ]
     if c.cross != "none":
-        where = "at the encoder's last layer" if c.cross == "last" else "at the encoder, layer by layer"
-        found.append(
-            f"looks across {where}" + (f" with {describe_heads(c.cross_attention, c.dim)}" if c.cross_attention else "")
-        )
+        where = "to the last encoder layer" if c.cross == "last" else "to the encoder, layer by layer"
+        heads = f" with {describe_heads(c.cross_attention, c.dim)}" if c.cross_attention else ""
+        found.append(f"cross-attention {where}{heads}")
     return [*found, describe_dropout(c)]
 
 
@@ -149,12 +148,12 @@ def recurrent_clauses(c: config.RecurrentStack) -> list[str]:
     """Clauses about a recurrent stack."""
     wide = f" after embeddings of {c.embed_dim:,}" if c.embed_dim not in (None, c.dim) else ""
     found = [f"{c.depth} layer{'s' * (c.depth > 1)} of {c.cell}, {c.dim:,} wide{wide}",
-             "reads from left to right" if c.mask == "causal" else "reads both ways"]  # fmt: skip
+             "causal" if c.mask == "causal" else "bidirectional"]  # fmt: skip
     if c.cell == "cnn":
         apart = f", {c.dilation} times further apart in each layer" if c.dilation > 1 else ""
-        found.append(f"each sees {c.kernel_size} places{apart}")
+        found.append(f"each of kernel size {c.kernel_size}{apart}")
     if c.cross != "none":
-        found.append("knows the source by one vector" if c.cross == "fixed" else "aligns itself with the source")
+        found.append("the source as one vector" if c.cross == "fixed" else "attention to the source")
     return [*found, f"dropout {c.dropout:g}" if c.dropout else "no dropout"]
 
 
@@ -162,15 +161,15 @@ def describe_mixer(c: config.Trunk) -> str:
     """The mixer of a trunk."""
     match c.mixer:
         case config.DenseMixer(max_length=length):
-            return f"a map for every pair of {length:,} places"
+            return f"a matrix for every pair of {length:,} positions"
         case config.ConvMixer(kernel_size=size, dilation=dilation):
-            return f"convolutions over {size} place{'s' * (size > 1)}" + (f", {dilation} apart" if dilation > 1 else "")
+            return f"convolutions over {size} token{'s' * (size > 1)}" + (f", {dilation} apart" if dilation > 1 else "")
         case config.RecurrentMixer(cell=cell):
             return f"a {cell} in the place of attention"
         case config.StateSpaceMixer(state_dim=states):
             return f"a state space of {states} numbers a channel in the place of attention"
         case config.NoMixer():
-            return "no token learns of another"
+            return "no mixing between tokens"
     return describe_heads(c.attention, c.dim)
 
 
@@ -222,15 +221,15 @@ def describe_positions(c: config.Position) -> str:
             base = f" of base {c.base:,.0f}" if c.base != 10_000 else ""
             return f"rotary positions{base}" + (f", {c.scaling} scaling" if c.scaling != "none" else "")
         case config.AlibiPosition():
-            return "a slope on the distance for each head"
+            return "ALiBi, a slope on the distance for each head"
         case config.T5Bias():
-            return f"{c.num_buckets} buckets of distance" + (" both ways" if c.bidirectional else " looking back")
+            return f"{c.num_buckets} buckets of distance" + (", bidirectional" if c.bidirectional else ", causal")
         case config.ShawPosition():
             return f"a vector for each distance up to {c.max_distance}"
         case config.GraphDistanceBias():
             return f"a number for each length of the shortest path up to {c.max_distance}"
         case config.ConvLikePosition():
-            return f"rows and columns ({c.grid[0]:,} x {c.grid[1]:,}), and a neighbour to look at for each head"
+            return f"rows and columns ({c.grid[0]:,} x {c.grid[1]:,}), and a neighbour that each head attends to"
     return f"a number for each offset up to {c.max_distance}" + (f" on {c.axes} axes" if c.axes > 1 else "")
 
 

@@ -70,7 +70,7 @@ def preset(name: str, /, **changes: Any) -> config.Transformer | config.DualEnco
     changes = config.canonical_tree(config.DualEncoder, changes)
     for word in changes:
         if word not in base:
-            raise config.ConfigError(f"{word}: {name} is several towers, and none of them is named; give towers whole")
+            raise config.ConfigError(f"{word}: {name} has several towers, and none of them is named; give all towers")
     return config.from_dict(config.DualEncoder, {**base, **changes})
 
 

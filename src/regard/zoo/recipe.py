@@ -68,7 +68,7 @@ def describe_kind_changes(path: str | Path, overrides: Iterable[str]) -> list[st
         fresh = [f"{key} is {new[key]}" for key in new if key not in old and key not in typed]
         if moved or fresh:
             told.append(f"train.{name}.kind: {new['kind']}, and the recipe has {old['kind']}; with the kind "
-                        f"{', '.join(moved + fresh)}; say train.{name}.{next(iter((*moved, *fresh))).split()[0]}=... "
+                        f"{', '.join(moved + fresh)}; set train.{name}.{next(iter((*moved, *fresh))).split()[0]}=... "
                         "for another value")  # fmt: skip
     return told
 
@@ -285,8 +285,8 @@ def tower_tables(model: dict[str, Any], base: dict[str, Any]) -> list[tuple[str,
     named = {name: each for name, each in model.items() if name not in OWN}
     for name, each in named.items():
         if not isinstance(each, dict):
-            raise config.ConfigError(f"model.{name}: of which tower? each has a table of its own, as [model.image] and "
-                                     "[model.text]; set it there")  # fmt: skip
+            raise config.ConfigError(f"model.{name}: it belongs to a tower, which has its own table, as [model.image] "
+                                     "and [model.text]; set it there")  # fmt: skip
         if "towers" in model or "towers" in base:
             raise config.ConfigError(f"model.{name}: there is model.towers beside it, which has them all; keep one of "
                                      "the two")  # fmt: skip

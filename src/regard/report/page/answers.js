@@ -1,4 +1,4 @@
-// What does it answer? Rows that it never trained on, what it says of them, and all of its answers together.
+// Predictions. Rows that it never trained on, the prediction of each, and all predictions together.
 
 function startAnswers() {
   const host = at("answers"), { absent: why, rows, name, count, confusion, points, asked, wrong } = data.answers;
@@ -51,7 +51,7 @@ function confused({ classes, of, counts, always, frequent }, asked, count) {
   }));
   const top = make("tr", {}, make("th", { scope: "col", class: "corner" }, "is ↓ taken for →"), ...classes.map((name) => make("th", { scope: "col" }, name)));
   const many = `${whole(asked)}${asked < count ? ` of ${whole(count)}` : ""} rows${of > classes.length ? `, of the ${classes.length} most frequent of ${of} classes` : ""}`;
-  return make("figure", { class: "whole" }, make("h3", {}, "What does it take for what?"),
+  return make("figure", { class: "whole" }, make("h3", {}, "Confusion matrix"),
     make("div", { class: "scroll" }, make("table", { class: "confusion" }, make("thead", {}, top), make("tbody", {}, ...rows))),
     make("figcaption", {}, `${many}. Who always says ${frequent} is right ${percent(always)} of the time.`));
 }
@@ -71,6 +71,6 @@ function scattered(points, asked, count) {
       draw("line", { class: "limit", x1: x(low), y1: y(low), x2: x(high), y2: y(high) }),
       ...points.map(([said, meant]) => draw("circle", { cx: x(meant), cy: y(said), r: 3, class: "dot" })));
   });
-  return make("figure", { class: "whole" }, make("h3", {}, "How near does it come?"), svg,
+  return make("figure", { class: "whole" }, make("h3", {}, "Predictions and labels"), svg,
     make("figcaption", {}, `${whole(asked)}${asked < count ? ` of ${whole(count)}` : ""} rows: upwards what it gives, to the right what is right.`));
 }

@@ -1,4 +1,4 @@
-// Did it cost what was predicted? Where the parameters stand, and a bill.
+// Predicted and measured cost. The parameters by part, and a table.
 
 const PARTS = { embedding: "orange", positions: "olive", attention: "blue", "cross-attention": "green", "feed-forward": "purple", norms: "soft", head: "olive" };
 

@@ -1,4 +1,4 @@
-// How did it learn? Charts with one cursor.
+// Curves of the training. Charts with one cursor.
 
 const view = { x: "step", log: false };
 const charts = [];
@@ -139,15 +139,15 @@ function startCurves() {
     { name: "training", curve: loss, field: "smooth", key: "blue" },
     { name: "validation", curve: validation, key: "orange", style: "dots" },
     { name: "all of the validation data", curve: final, key: "orange", style: "rings" },
-  ], { format: (value) => value.toFixed(4), remark: validation.value.length + final.value.length ? "" : "nothing was validated on", extra: refused });
+  ], { format: (value) => value.toFixed(4), remark: validation.value.length + final.value.length ? "" : "no validation data", extra: refused });
   startSkipped();
-  chart(at("lr"), "How large were its steps?", [{ name: "learning rate", curve: lr, key: "green" }], { zero: true });
-  chart(at("norm"), "How steep was the way?", [
+  chart(at("lr"), "Learning rate", [{ name: "learning rate", curve: lr, key: "green" }], { zero: true });
+  chart(at("norm"), "Gradient norm", [
     { curve: norm, key: "purple", style: "raw" },
     { name: "gradient norm", curve: norm, field: "smooth", key: "purple" },
   ], { zero: true, remark: clipped.count ? `clipped ${whole(clipped.count)} of ${whole(clipped.of)}` : "never clipped",
     extra: (plot) => clips(plot, clipped, clip) });
-  chart(at("speed"), "How fast did it read?", [{ name: "tokens a second", curve: speed, key: "olive" }], { zero: true, format: whole });
+  chart(at("speed"), "Speed", [{ name: "tokens a second", curve: speed, key: "olive" }], { zero: true, format: whole });
 }
 
 /** How good its answers are along the way, and in the end with what each number means. */
@@ -155,7 +155,7 @@ function startScores() {
   const host = at("scores"), drawn = Object.entries(data.curves.scores).filter(([, curve]) => curve.value.length > 1);
   if (!data.scores.length && !drawn.length) return;
   host.hidden = false;
-  const keys = ["orange", "blue", "green", "purple", "olive"], title = "How good are its answers?";
+  const keys = ["orange", "blue", "green", "purple", "olive"], title = "Scores";
   if (drawn.length) {
     chart(host, title, drawn.map(([name, curve], i) => ({ name, curve, key: keys[i % keys.length], style: "dots" })), { format: (value) => value.toFixed(3) });
   } else {

@@ -1,14 +1,14 @@
-// Is it well? Gradients and updates by layer, and how widely each head looks: a column for each look at the run.
+// Health of the training. Gradients and updates by layer, and how widely each head looks: a column for each look at the run.
 
 function startHealth() {
   const host = at("health"), seen = data.health;
   if (!seen.step) return;
   host.hidden = false;
   const gradient = { rows: seen.layers, values: seen.gradient, log: true, unit: "" }, update = { rows: seen.layers, values: seen.update, log: true, unit: " of its weights a step" };
-  strip(host, "Does learning reach every layer?", { Gradient: gradient, Update: update }, seen.step);
+  strip(host, "Gradients and updates by layer", { Gradient: gradient, Update: update }, seen.step);
   if (seen.heads.length) {
-    strip(host, "How widely does each head look?", { Entropy: { rows: seen.heads, values: seen.entropy, low: 0, high: 1, unit: " of the widest look" } }, seen.step,
-      "0, one token", "1, all that it may see");
+    strip(host, "Attention entropy of each head", { Entropy: { rows: seen.heads, values: seen.entropy, low: 0, high: 1, unit: " of the maximum" } }, seen.step,
+      "0, one token", "1, uniform");
   }
 }
 

@@ -1,4 +1,4 @@
-// Do the heads do different things? Every head beside every other.
+// Similarity of heads. Every head beside every other.
 
 function startLikeness() {
   const host = at("likeness");

@@ -1,4 +1,4 @@
-// Where does it look? A map for every head; one of them large, and its sentence to point at.
+// Attention weights. A map for every head; one of them large, and its sentence to point at.
 // Heads stand in groups: those of one group look from the same tokens (queries) at the same (keys).
 
 const maps = { groups: [], heads: [], group: null, chosen: 0, query: 0, then: [] };

@@ -1,4 +1,4 @@
-// What is each head for? Cards that explain the roles, and a table of how far every head goes.
+// Head roles. Cards that explain the roles, and a table of how far every head goes.
 
 // A small text to draw the roles on: "·" marks a delimiter, and the second half repeats the first.
 const EXAMPLE = [..."abc·abc·ab"];

@@ -1,4 +1,4 @@
-// What does it write? Samples along the training, a column for each temperature.
+// Generated text. Samples along the training, a column for each temperature.
 
 function startSamples() {
   if (data.task === "translation") return along(data.translations, pairCard, "No translations were written during this run.");

@@ -22,7 +22,7 @@ function startAlignment() {
     cell.style.background = rgb(byte);
     cell.style.color = byte > 140 ? colour("paper") : colour("ink");
   }));
-  host.append(make("h3", {}, "Which words does a translation come from?"),
+  host.append(make("h3", {}, "Alignment of a translation"),
     make("p", { class: "lead" }, make("b", {}, seen.text), " → ", make("b", {}, seen.told), ` Each row is a token that it tells, each column one that it reads: the share of its look, on average over the heads of layer ${seen.layer} that look across.${seen.cut ? " Only the beginning is shown." : ""}`),
     make("div", { class: "scroll" }, make("table", { class: "align" }, make("thead", {}, top), make("tbody", {}, ...body))), scale("0", "1, the whole look"));
 }

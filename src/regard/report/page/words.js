@@ -1,4 +1,4 @@
-// Which tokens does it think alike? A plane of tokens; choose one to see its neighbours.
+// Map of token embeddings. A plane of tokens; choose one to see its neighbours.
 
 const KINDS = { vowel: "orange", "capital vowel": "purple", "lower case": "blue", "upper case": "green", "mark or digit": "olive", space: "soft" };
 
