@@ -63,7 +63,7 @@ def test_in_our_words_and_back_nothing_is_lost(say, folder, tmp_path):
     told = say("convert", folder, tmp_path / "own", "--as", "regard")
     ids = torch.tensor([[3, 5, 7, 11]])
 
-    assert "our own kind" in told.out and said(tmp_path / "own")["model_type"] == "regard"
+    assert "regard's own format" in told.out and said(tmp_path / "own")["model_type"] == "regard"
     assert "trunk.blocks.0.attn.qkv.weight" in weights(tmp_path / "own")
     assert torch.equal(*(regard.load(path, device="cpu")(ids) for path in (folder, tmp_path / "own")))
 
@@ -79,7 +79,7 @@ def test_a_pruned_model_is_written_as_our_own_kind_and_says_why(say, folder, tmp
     told = say("convert", tmp_path / "pruned", tmp_path / "out", "--dtype", "bf16")
     refused = say("convert", tmp_path / "pruned", tmp_path / "other", "--as", "transformers")
 
-    assert told.code == 0 and "our own kind, as transformers has no class for it: trunk.attention.heads" in told.out
+    assert told.code == 0 and "own format, as transformers has no class for it: trunk.attention.heads" in told.out
     assert said(tmp_path / "out")["model_type"] == "regard"
     assert refused.code == 2 and "--as transformers: it has no class for this model (trunk.attention" in refused.err
     assert not (tmp_path / "other").exists()
@@ -135,7 +135,7 @@ def test_a_model_is_never_written_over_itself(say, folder, form):
     before = files(folder)
     told = say("convert", folder, f"{folder}/../{folder.name}", "--as", form)
 
-    assert told.code == 3 and "is where it is read from" in told.err
+    assert told.code == 3 and "source and target folder are the same" in told.err
     assert files(folder) == before
 
 

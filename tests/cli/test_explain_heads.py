@@ -133,7 +133,7 @@ def test_a_model_that_sees_ahead_has_roles_and_no_loss(say, desk):
     told = asked(say, kept(desk, "seer"), "--text", "text.txt")
 
     assert told["loss"] is None and told["without"] == [] and len(told["heads"]) == 3
-    assert "none: the model does not say the next token" in say("explain", "seer", "--heads", "--text", "text.txt").out
+    assert "none: the model does not predict" in say("explain", "seer", "--heads", "--text", "text.txt").out
 
 
 # ---------------------------------------------------------------- mistakes

@@ -16,14 +16,14 @@ from regard.cli.output import (
     print_json,
 )
 
-Pictures = Annotated[list[str], typer.Argument(metavar="FILE…", help="Pictures, or whatever the model sees.")]
+Pictures = Annotated[list[str], typer.Argument(metavar="FILE…", help="Pictures, or other files that the model reads.")]
 
 
 def caption(
     checkpoint: CheckpointArgument,
     pictures: Pictures,
     *,
-    num_beams: Annotated[int, typer.Option(help="Texts that are searched side by side.")] = 4,
+    num_beams: Annotated[int, typer.Option(help="Beams of the search.")] = 4,
     max_new_tokens: Annotated[int | None, typer.Option(help="The most tokens of a text.")] = None,
     weights: WeightsOption = "auto",
     dtype: Dtype = "fp32",
@@ -47,7 +47,7 @@ def match(
     checkpoint: CheckpointArgument,
     pictures: Pictures,
     *,
-    text: Annotated[list[str], typer.Option(metavar="TEXT", help="One that may go with them; say it again for more.")],
+    text: Annotated[list[str], typer.Option(metavar="TEXT", help="A candidate text; repeat for more.")],
     weights: WeightsOption = "auto",
     dtype: Dtype = "fp32",
     json: JsonOption = False,
@@ -60,8 +60,8 @@ def match(
 
     model = load_for_inference(checkpoint, dtype=dtype, weights=weights)
     if not isinstance(model, DualEncoderModel):
-        raise config.ConfigError(f"{checkpoint}: one model, and two towers compare pictures with texts; name a run of "
-                                 "task 'contrastive', or ask caption or classify")  # fmt: skip
+        raise config.ConfigError(f"{checkpoint}: only a dual encoder matches pictures and texts; name a run "
+                                 "of task 'contrastive', or use caption or classify")  # fmt: skip
     shares = model.match(pictures, texts).tolist()
     told = {name: sorted(zip(texts, row, strict=True), key=lambda each: -each[1])
             for name, row in zip(pictures, shares, strict=True)}  # fmt: skip

@@ -41,7 +41,7 @@ from regard.cli.translate import stdin_lines
 def chat(
     checkpoint: CheckpointArgument,
     *,
-    system: Annotated[str, typer.Option(metavar="TEXT", help="What the model is told before all else.")] = "",
+    system: Annotated[str, typer.Option(metavar="TEXT", help="The system message.")] = "",
     template: Annotated[
         str | None, typer.Option(metavar="FILE", help="A chat template (Jinja), where the folder has none or another.")
     ] = None,
@@ -91,7 +91,7 @@ def continue_text(
     """regard generate --interactive: user and model write a text in turns; the prompt is the first turn."""
     for place, taken in (("PROMPT", prompt == "-"), ("--file", file == "-"), ("--count", count != 1)):
         if taken:
-            why = "there is one text" if place == "--count" else "standard input is for what is typed"
+            why = "there is one text" if place == "--count" else "standard input is for typed messages"
             raise config.ConfigError(f"{place}: with --interactive {why}; leave it out")
     first = read_prompt(prompt, file)
     import_torch()
@@ -177,7 +177,7 @@ class ChatLoop:
         sys.stdout.flush()
         if made.reason == "length" and not self.conversation.form.slides:
             self.note(f"length: the answer was cut after {made.tokens} tokens; /set max_new_tokens {2 * made.tokens} "
-                      "lets it say more, where the window has room")  # fmt: skip
+                      "allows a longer one, where the window has room")  # fmt: skip
 
     def note(self, line: str) -> None:
         """Show each kind of note once."""

@@ -19,7 +19,7 @@ def check_kernel(
         str,
         typer.Argument(
             metavar="PATH_OR_NAME",
-            help="A .py file of yours that enters a kernel (it is executed), or a name, such as linear or topk(32).",
+            help="A .py file of yours that registers a kernel (it is executed), or a name, such as linear or topk(32).",
         ),
     ],
     max_length: Annotated[int, typer.Option(help="The most tokens that growth is measured with.")] = 4096,
@@ -73,10 +73,10 @@ def check(
     dtype: Annotated[str, typer.Option(metavar="A,B", help=f"Types of numbers: {', '.join(TYPES)}.")] = "fp32,bf16",
     tokens: Annotated[int, typer.Option(help="Tokens of a row, as far as the model has places for them.")] = 32,
     layers: Annotated[
-        bool, typer.Option("--layer-diff", help="Tell of every layer, not only where they part.")
+        bool, typer.Option("--layer-diff", help="Show every layer, not only the first that differs.")
     ] = False,
     device: Annotated[str, typer.Option(help="Where both run: auto, cpu, cuda, mps.")] = "cpu",
-    quick: Annotated[bool, typer.Option("--quick", help="Compare what they say alone: no time, no memory.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Compare outputs only: no time, no memory.")] = False,
     json: JsonOption = False,
 ) -> int:
     """Compare a model with the same one in `transformers`: outputs, cost, and whether tensors are saved unchanged.
@@ -159,7 +159,7 @@ def show_check(result: dict[str, Any]) -> None:
         ("goes back", format_round_trip(result["back"])),
     ])  # fmt: skip
     print()
-    titles = ("type", "max |Δ|", "allowed", "largest answer", "same argmax", "they part at")
+    titles = ("type", "max |Δ|", "allowed", "largest answer", "same argmax", "first difference")
     print_aligned([titles, *(format_differences(row) for row in result["dtypes"])])
     if result["dtypes"][0]["ours"] is not None:
         print()
@@ -177,8 +177,8 @@ def show_check(result: dict[str, Any]) -> None:
 def format_round_trip(back: dict[str, Any]) -> str:
     if not back["whole"]:
         wrong = [f"{name} {', '.join(back[name][:3])}" for name in ("changed", "lacking", "added") if back[name]]
-        return f"not as it came: {'; '.join(wrong)}"
-    left = f", {len(back['unwritten'])} that say nothing new are left out" if back["unwritten"] else ""
+        return f"changed by saving: {'; '.join(wrong)}"
+    left = f", {len(back['unwritten'])} redundant ones are left out" if back["unwritten"] else ""
     return f"{back['same']} tensors, every byte the same{left}"
 
 

@@ -33,8 +33,8 @@ def measure_both(folder: Path, probe: Any, dtype: str, device: str) -> dict[str,
             words = [sys.executable, "-m", "regard.cli.check_process", side, str(folder), str(file), dtype, device]
             done = subprocess.run(words, capture_output=True, encoding="utf8", errors="replace")
             if done.returncode:
-                last = (done.stderr.strip().splitlines() or ["it ended without a word"])[-1]
-                raise RunError(f"{folder}: {side} cannot be weighed in a process of its own ({last}); --quick leaves "
+                last = (done.stderr.strip().splitlines() or ["it ended without an error message"])[-1]
+                raise RunError(f"{folder}: {side} cannot be measured in a separate process ({last}); --quick leaves "
                                "time and memory out")  # fmt: skip
             told[side] = json.loads(done.stdout.splitlines()[-1])
     return told

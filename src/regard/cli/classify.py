@@ -54,15 +54,15 @@ class LabelOptions:
 
 
 LABEL_HELP = {
-    "labels": "Ask a language model: which of these labels, with commas between, would it say next?",
-    "template": "How a text and its label are said, the label last.",
-    "separator": "What stands between examples.",
+    "labels": "Labels, with commas between, that a language model chooses from by probability.",
+    "template": "The prompt for a text and its label, the label last.",
+    "separator": "The text between examples.",
     "examples": "A file of texts with their labels (.jsonl, .csv, ...), to be shown before the question.",
-    "shots": "How many of the examples are shown; all that fit, unless said.",
-    "seed": "Draw the examples at random; the first ones are shown otherwise.",
+    "shots": "Number of examples in the prompt; by default all that fit.",
+    "seed": "Draw the examples at random; by default the first ones are used.",
     "example_order": "Show drawn examples as they were drawn, or as given in the file.",
     "score_per": "Compare labels as a whole, per token or per character.",
-    "calibration_prompt": "A text that says nothing, such as N/A: labels that are likely after it count for less.",
+    "calibration_prompt": "A text without content, such as N/A: labels that are likely after it count for less.",
 }
 
 
@@ -134,8 +134,8 @@ def classify(
     pair: Annotated[str | None, typer.Option(metavar="TEXT", help="A second text, to go with each text.")] = None,
     top_k: Annotated[
         int | None,
-        typer.Option(help="How many classes to tell of each, the likeliest first: one unless said; where several may "
-                     "be right, all from 0.5 on."),
+        typer.Option(help="Number of classes to show, most likely first: one by default; where several may be "
+                     "right, all from 0.5 on."),
     ] = None,
     skip: Skip = False,
     weights: WeightsOption = "auto",

@@ -36,7 +36,7 @@ def compare(
     ] = None,
     seeds: Annotated[int | None, typer.Option(help="Runs of each variant.  [default: 3]")] = None,
     minutes: Annotated[float | None, typer.Option(help="Minutes of each run, in place of its steps.")] = None,
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where; runs/compare-NAME unless said.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="The folder; by default runs/compare-NAME.")] = None,
     tune: Annotated[
         bool, typer.Option("--tune", help="Learning rate, warm-up, batch, dropout, shape, one after the other.")
     ] = False,

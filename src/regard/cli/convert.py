@@ -11,13 +11,13 @@ from regard.cli.output import CheckpointArgument, JsonOption, import_torch, prin
 
 def convert(
     source: CheckpointArgument,
-    target: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where it goes.")],
+    target: Annotated[Path, typer.Argument(metavar="FOLDER", help="The target folder.")],
     dtype: Annotated[
-        Literal["fp32", "bf16", "fp16"] | None, typer.Option(help="The type of its numbers; as they are unless said.")
+        Literal["fp32", "bf16", "fp16"] | None, typer.Option(help="Number type of the weights; unchanged by default.")
     ] = None,
     form: Annotated[
         Literal["regard", "transformers"] | None,
-        typer.Option("--as", help="In whose words; those of transformers where it has a class for the model."),
+        typer.Option("--as", help="The format; by default transformers where it has a class for the model."),
     ] = None,
     json: JsonOption = False,
 ) -> None:
@@ -35,7 +35,7 @@ def convert(
     if peft_load.base_model_of(source) is not None:
         model.merge()  # a model folder has no separate adapter
     if target.resolve() == model.source_folder.path.resolve():
-        raise config.DataError(f"{target}: is where it is read from; name another folder")
+        raise config.DataError(f"{target}: source and target folder are the same; name another folder")
     if form == "transformers" and (reason := explain_no_family(model.c)):
         raise config.ConfigError(f"--as transformers: it has no class for this model ({reason}); leave it out")
     if form == "regard":
@@ -67,7 +67,7 @@ def show_conversion(result: dict[str, Any]) -> None:
     kind = f"{result['class']}, which transformers opens"
     if result["class"] is None:
         because = f", as transformers has no class for it: {result['why']}" if result["why"] else ""
-        kind = f"our own kind{because}"
+        kind = f"regard's own format{because}"
     print_rows([
         ("written", str(result["folder"])),
         ("class", kind),

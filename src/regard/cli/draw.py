@@ -18,20 +18,20 @@ from regard.cli.output import (
 
 def draw(
     checkpoint: CheckpointArgument,
-    out: Annotated[Path, typer.Option(metavar="FILE", help="Where they go, such as pictures.png.")],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The file, such as pictures.png.")],
     *,
     text: Annotated[
-        list[str] | None, typer.Option(metavar="TEXT", help="What to draw, in a row for each; say it again for more.")
+        list[str] | None, typer.Option(metavar="TEXT", help="What to draw, in a row for each; repeat for more.")
     ] = None,
     count: Annotated[int, typer.Option(help="How many pictures, of each text.")] = 16,
-    temperature: Annotated[float, typer.Option(help="Below 1 more certain, above 1 more daring.")] = 1.0,
+    temperature: Annotated[float, typer.Option(help="Sampling temperature; below 1 likelier values.")] = 1.0,
     top_k: Annotated[int | None, typer.Option(help="Choose among the k likeliest values.")] = None,
     top_p: Annotated[float | None, typer.Option(help="Choose among the likeliest that reach this probability.")] = None,
     seed: Annotated[int | None, typer.Option(help="The same seed draws the same pictures.")] = None,
     prefix_image: Annotated[
         str | None, typer.Option(metavar="FILE", help="A picture whose first rows are given.")
     ] = None,
-    prefix_rows: Annotated[int | None, typer.Option(help="How many rows of it; by itself the upper half.")] = None,
+    prefix_rows: Annotated[int | None, typer.Option(help="How many rows of it; by default the upper half.")] = None,
     json: JsonOption = False,
 ) -> None:
     """Generate images pixel by pixel, and arrange them in one file."""

@@ -159,7 +159,7 @@ def format_dry_run(result: dict[str, Any]) -> Iterator[str]:
     from regard.measure.format_estimate import format_duration, format_section, format_si
 
     run, cost, batch = result["run"], result["predicted"], result["batch"]
-    learned = "" if result["trained"] == result["parameters"] else f", of which {result['trained']:,} learn"
+    learned = "" if result["trained"] == result["parameters"] else f", of which {result['trained']:,} are trained"
     yield f"{result['parameters']:,} parameters{learned}, {result['precision']}, {result['device']}; nothing is trained"
     yield format_section("parameters", [
         *((name, f"{count:,}", f"{100 * count / result['parameters']:.1f}%")
@@ -180,7 +180,7 @@ def format_dry_run(result: dict[str, Any]) -> Iterator[str]:
 
 def cost_rows(run: dict[str, Any], cost: dict[str, Any], lasting: Any, si: Any) -> Iterator[tuple[str, ...]]:
     if not cost:
-        yield ("what a step costs is not known before it runs",)
+        yield ("the cost of a step is not known before it runs",)
         return
     yield "a step", lasting(cost["step_seconds"]), "predicted"
     yield "all of it", lasting(60 * run["minutes"]), "predicted, without evaluations"

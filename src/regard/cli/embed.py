@@ -27,7 +27,7 @@ def embed(
     checkpoint: ModelArgument,
     things: Annotated[
         list[str] | None,
-        typer.Argument(metavar="TEXT|FILE", help="Texts, and files of pictures for a model that sees; - reads standard "
+        typer.Argument(metavar="TEXT|FILE", help="Texts, and pictures for a vision model; - reads standard "
                        "input."),
     ] = None,
     *,

@@ -30,7 +30,7 @@ PRECISIONS = ("fp32", "mixed", "bf16")
 ABOUT = {
     "params": "A number of parameters in place of a model, such as 400e9.",
     "batch": "Sequences in a step, on each rank.",
-    "context": "Tokens in a sequence; the longest that the model knows unless said.",
+    "context": "Tokens in a sequence; by default the model's maximum.",
     "dtype": "fp32, mixed (fp32 weights, 16-bit products) or bf16 (with fp32 masters).",
     "ranks": "Devices that share weights, gradients and optimizer.",
     "tokens": "Tokens to train on, such as 300e9.",
@@ -68,7 +68,7 @@ class EstimateOptions:
         if self.dtype == "bf16" != half:
             raise ValueError(f"dtype: {self.device} multiplies {half} and no bf16; choose mixed")
         if self.price is not None and self.device is None:
-            raise ValueError("price: an hour of which device? say it with --device")
+            raise ValueError("price: of which device? name it with --device")
 
 
 def check_known(what: str, name: str | None, known: Collection[str]) -> None:

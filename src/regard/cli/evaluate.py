@@ -33,20 +33,19 @@ def evaluate(
     checkpoint: CheckpointArgument,
     files: Annotated[
         list[str] | None,
-        typer.Argument(metavar="FILE|KEY=VALUE", help="Texts or records, and settings that say how they are read, such "
-                       "as task.label=stars; unless given, what the run kept back to validate on."),
+        typer.Argument(metavar="FILE|KEY=VALUE", help="Texts or records, and settings for reading them, such "
+                       "as task.label=stars; unless given, the run's validation data."),
     ] = None,
     *,
-    limit: Annotated[int | None, typer.Option(help="Ask so many rows, taken evenly; of a text so many tokens.")] = None,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write what was said to each row as .jsonl.")] = None,
-    num_beams: Annotated[int | None, typer.Option(help="Of translations: beginnings followed at a time.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Use so many rows, taken evenly; of a text so many tokens.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write each row's prediction as .jsonl.")] = None,
+    num_beams: Annotated[int | None, typer.Option(help="Of translations: number of beams.")] = None,
     length_penalty: Annotated[float | None, typer.Option(help="Of translations: above 1 longer ones.")] = None,
     bleu_tokenize: Annotated[
-        str | None, typer.Option(metavar="NAME", help="How BLEU tells words apart: 13a, intl, zh, char, none.")
+        str | None, typer.Option(metavar="NAME", help="BLEU's tokenization: 13a, intl, zh, char, none.")
     ] = None,
     lowercase: Annotated[bool, typer.Option("--lowercase", help="Compare translations in lower case.")] = False,
-    by_group: Annotated[bool, typer.Option("--by-group", help="All targets of a source are right; tell that "
-                                                              "too.")] = False,
+    by_group: Annotated[bool, typer.Option("--by-group", help="Also score against all targets of a source.")] = False,
     json: JsonOption = False,
 ) -> None:  # fmt: skip
     """Score a model on what it was trained for: loss, accuracy, F1, BLEU and the rest."""

@@ -41,7 +41,7 @@ def explain(
     With --heads, of a trained model: what each head attends to, the head most like it, the loss without it.
     """
     if text and not heads:
-        raise config.ConfigError(f"--text {text[0]}: is what heads are read on; add --heads")
+        raise config.ConfigError(f"--text {text[0]}: is the text for --heads; add --heads")
     if heads:
         if overrides:
             raise config.ConfigError(f"{overrides[0]}: the settings of a trained model are fixed; leave it out")

@@ -43,7 +43,7 @@ def check_attention(model: Any, thing: str) -> None:
     if model.encoder is not None or not model.c.embed.vocab:
         reads = "a source beside its text" if model.encoder is not None else "images"
         raise config.ConfigError(f"{thing}: --heads reads a text, and this model reads {reads}; "
-                                 "regard.lens.summarize_heads takes whatever a model reads")  # fmt: skip
+                                 "regard.lens.summarize_heads takes any input")  # fmt: skip
     if why := why_not_watchable(model):
         raise config.ConfigError(f"{thing}: {why}")
     if model.tokenizer is None:
@@ -120,7 +120,7 @@ def show_count(done: int, total: int) -> None:
 
 def show_heads(result: dict[str, Any]) -> None:
     deltas = {(row["where"], row["head"]): f"{row['delta']:+.4f} ± {row['error']:.4f}" for row in result["without"]}
-    loss = "none: the model does not say the next token" if result["loss"] is None else f"{result['loss']:.4f}"
+    loss = "none: the model does not predict the next token" if result["loss"] is None else f"{result['loss']:.4f}"
     read = f"{result['windows']} x {result['tokens']} tokens of {result['text']}, seed {result['seed']}"
     print_rows([("read on", read), ("loss", loss)])
     print()

@@ -29,20 +29,20 @@ from regard.cli.output import (
 from regard.config.overrides import parse_value
 
 OPTION_HELP = {
-    "max_new_tokens": "Tokens to make, at most.",
-    "min_new_tokens": "Tokens to make before the text may end.",
-    "temperature": "Below 1 more certain, above 1 more daring; 0 is always the likeliest.",
+    "max_new_tokens": "Tokens to generate, at most.",
+    "min_new_tokens": "Tokens to generate before the text may end.",
+    "temperature": "Sampling temperature; below 1 likelier tokens, 0 always the likeliest.",
     "top_k": "Choose among the k likeliest tokens.",
     "top_p": "Choose among the likeliest tokens that together reach this probability.",
     "min_p": "Choose among tokens at least this probable, as a part of the likeliest one's probability.",
     "typical_p": "Choose among the tokens about as surprising as expected that together reach this probability.",
     "repetition_penalty": "Above 1: tokens already seen become less likely.",
-    "frequency_penalty": "Above 0: each time that a token was said makes it less likely.",
-    "presence_penalty": "Above 0: tokens that were said become less likely, however often.",
-    "no_repeat_ngram_size": "Never say a run of so many tokens twice.",
+    "frequency_penalty": "Above 0: each time that a token occurs makes it less likely.",
+    "presence_penalty": "Above 0: tokens that occurred become less likely, however often.",
+    "no_repeat_ngram_size": "Never repeat an n-gram of so many tokens.",
     "logit_bias": "Make a token likelier, as in 17=2.5 or ' the'=-5; -inf forbids it. May be given several times.",
     "regex": "The text matches this regular expression.",
-    "json_schema": "The text is JSON that keeps to this JSON schema.",
+    "json_schema": "The text is JSON that matches this JSON schema.",
     "stop": "End before this text; may be given several times.",
     "seed": "The same seed makes the same text.",
     "num_beams": "Beam search: so many hypotheses are followed at a time.",
@@ -66,7 +66,7 @@ SpeculationOptions = make_dataclass("Ahead", [("draft_model", "str | "
 @add_config_options(config.SamplingParams, OPTION_HELP)
 def generate(
     checkpoint: CheckpointArgument,
-    prompt: Annotated[str | None, typer.Argument(metavar="PROMPT", help="What to go on from; - reads stdin.")] = None,
+    prompt: Annotated[str | None, typer.Argument(metavar="PROMPT", help="The prompt; - reads stdin.")] = None,
     *,
     file: Annotated[str | None, typer.Option(metavar="FILE", help="Read the prompt from a file.")] = None,
     count: Annotated[int, typer.Option(help="How many texts; lines of --- part them.")] = 1,

@@ -18,10 +18,10 @@ TextArgument = Annotated[str, typer.Argument(metavar="TEXT", help="What the mode
                                              "target so far.")]  # fmt: skip
 SourceOption = Annotated[str | None, typer.Option(metavar="TEXT", help="What an encoder-decoder reads.")]
 PositionOption = Annotated[
-    int | None, typer.Option(metavar="N", help="The token whose output it is, from 0; by itself the last or the mask.")
+    int | None, typer.Option(metavar="N", help="The token whose output it is, from 0; by default the last or the mask.")
 ]
 TokenOption = Annotated[
-    str | None, typer.Option(metavar="WORD", help="The token or class it is about; by itself the likeliest.")
+    str | None, typer.Option(metavar="WORD", help="The token or class it is about; by default the likeliest.")
 ]
 AgainstOption = Annotated[str | None, typer.Option(metavar="WORD", help="A second one: the difference of the two.")]
 OutOption = Annotated[Path | None, typer.Option(metavar="FILE", help="Write it: .svg or .png, .html, .csv, .json.")]
@@ -162,15 +162,15 @@ def patch(
     clean: Annotated[str, typer.Argument(metavar="CLEAN", help="The text whose activations are taken.")],
     corrupted: Annotated[str, typer.Argument(metavar="CORRUPTED", help="The text, as many tokens, that is run.")],
     *,
-    token: Annotated[str, typer.Option(metavar="WORD", help="What the clean text is answered with.")],
-    against: Annotated[str, typer.Option(metavar="WORD", help="What the corrupted text is answered with.")],
+    token: Annotated[str, typer.Option(metavar="WORD", help="Answer to the clean text.")],
+    against: Annotated[str, typer.Option(metavar="WORD", help="Answer to the corrupted text.")],
     part: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help="residual, attn, cross, mlp, heads or head_positions; again for more."),
     ] = None,
     source: SourceOption = None,
     corrupted_source: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="What it reads in the corrupted run; by itself the same.")
+        str | None, typer.Option(metavar="TEXT", help="What it reads in the corrupted run; by default the same.")
     ] = None,
     noise: Annotated[bool, typer.Option("--noise", help="Put corrupted activations into the clean run.")] = False,
     dtype: Dtype = "fp32",
@@ -224,7 +224,7 @@ def trace(
 def induction(
     model: ModelArgument,
     *,
-    length: Annotated[int, typer.Option(metavar="N", help="Random tokens that are said twice.")] = 24,
+    length: Annotated[int, typer.Option(metavar="N", help="Random tokens that are repeated.")] = 24,
     texts: Annotated[int, typer.Option(metavar="N", help="How many such texts.")] = 8,
     seed: Annotated[int, typer.Option(metavar="N", help="Of the random tokens.")] = 0,
     ablation: AblationOption = "mean",
@@ -271,9 +271,9 @@ def census(
     *,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="The folder that it is written to and resumed from.")]
     = None,
-    tokens: Annotated[int | None, typer.Option(metavar="N", help="Read so many tokens; by itself all.")] = None,
+    tokens: Annotated[int | None, typer.Option(metavar="N", help="Read so many tokens; by default all.")] = None,
     context: Annotated[
-        int | None, typer.Option(metavar="N", help="Tokens of a decoder's window; by itself 256, or what it can read.")
+        int | None, typer.Option(metavar="N", help="Tokens of a decoder's window; by default 256, or what it can read.")
     ] = None,
     top_k: Annotated[int, typer.Option(metavar="K", help="Sequences that are kept for each head and metric.")] = 5,
     dtype: Dtype = "fp32",

@@ -21,7 +21,7 @@ def scale(
         list[str] | None, typer.Option(metavar="SETTINGS", help="Another kind of model beside it, as recipe=lstm.")
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each size.")] = 1,
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where; runs/scale-NAME unless said.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="The folder; by default runs/scale-NAME.")] = None,
     json: JsonOption = False,
 ) -> int:
     """Train several sizes for the same tokens and fit a power law.

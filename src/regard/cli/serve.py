@@ -32,7 +32,7 @@ def serve(
     api_key_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A file with a key, or several, a line each.")
     ] = None,
-    slots: Annotated[int, typer.Option(help="Texts that each model writes at a time.")] = 8,
+    slots: Annotated[int, typer.Option(help="Texts that each model generates at a time.")] = 8,
     max_context: Annotated[
         int | None, typer.Option(help="Tokens of a text with its prompt: what the model reads, 1,024 at most.")
     ] = None,

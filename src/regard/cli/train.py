@@ -30,7 +30,7 @@ def train(
         ),
     ],
     overrides: OverridesArgument = None,
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where the run goes: runs/NAME unless said.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where the run goes: runs/NAME by default.")] = None,
     init_from: Annotated[
         str | None, typer.Option(metavar="CHECKPOINT", help="Begin with the weights of another model, as a new run.")
     ] = None,
@@ -68,7 +68,7 @@ def prepare_folder(out: Path) -> None:
     if any((out / "checkpoints").glob("step-*")):
         raise config.ConfigError(f"--out {out}: there is a run; `regard resume {out}` continues it, or choose another")
     if (out / "checkpoints").is_dir():
-        raise config.ConfigError(f"--out {out}: a run ended there before it saved; `regard resume {out}` begins it "
+        raise config.ConfigError(f"--out {out}: a run ended there before it saved; `regard resume {out}` starts it "
                                  "again, or remove the folder or choose another")  # fmt: skip
     if out.is_dir() and not all(map(is_temporary, out.iterdir())):  # an incomplete first write does not count
         raise config.ConfigError(f"--out {out}: the folder is not empty; choose another, or empty it")

@@ -38,12 +38,11 @@ class SourceLine(NamedTuple):
 
 
 ModelPath = Annotated[str, typer.Option("--model", metavar="PATH", help="A run or a folder with a translator.")]
-NumBeams = Annotated[int | None, typer.Option(help="How many beginnings are followed at a time: as the folder says, "
-                                                   "or 4.")]  # fmt: skip
+NumBeams = Annotated[int | None, typer.Option(help="Number of beams: by default the folder's, or 4.")]  # fmt: skip
 LengthPenalty = Annotated[float | None, typer.Option(help="score = log p / length^penalty: above 1 longer, below 1 "
-                                                          "shorter texts; as the folder says, or 1.")]  # fmt: skip
-MaxNewTokens = Annotated[int | None, typer.Option(help="Tokens of a translation, at most: as the folder says, or by "
-                                                       "the text's length.")]  # fmt: skip
+                                                          "shorter texts; by default the folder's, or 1.")]  # fmt: skip
+MaxNewTokens = Annotated[int | None, typer.Option(help="Tokens of a translation, at most: by default the folder's, "
+                                                       "or by the text's length.")]  # fmt: skip
 NumReturnSequences = Annotated[int, typer.Option(help="How many translations of each text, with their scores.")]
 SourcePrefix = Annotated[str, typer.Option(metavar="TEXT", help="Put before each text, such as \"translate English to "
                                                                 "German: \" of T5.")]  # fmt: skip
