@@ -296,7 +296,7 @@ MISTAKES = {
         USAGE,
         "train.freeze 'trunc' 'trunk' embed",
     ),  # fmt: skip
-    "freezing everything": ('train recipe.toml train.freeze=["*"]', USAGE, "train.freeze nothing leave"),
+    "freezing everything": ('train recipe.toml train.freeze=["*"]', USAGE, "train.freeze none leave"),
     # -------- runs and checkpoints
     "a checkpoint that does not exist": ("generate nowhere a", DATA, "nowhere no such folder checkpoint"),
     "a checkpoint that is nearly named": ("generate modle a", DATA, "modle 'model'"),

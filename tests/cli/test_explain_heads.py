@@ -149,7 +149,7 @@ def test_a_model_that_sees_ahead_has_roles_and_no_loss(say, desk):
     (["model", "--heads", "--text", "tiny.txt"], 3, "tiny.txt: 3 tokens are too few to read heads on"),
     (["model", "--heads", "--text", "far.txt"], 3, "far.txt: 'é' (character 0, line 1) is not in the vocabulary"),
     (["model", "model.dim=3", "--heads"], 2, "model.dim=3: the settings of a trained model are fixed; leave it out"),
-    (["model", "--text", "text.txt"], 2, "--text text.txt: is what heads are read on; add --heads"),
+    (["model", "--text", "text.txt"], 2, "--text text.txt: is the text for --heads; add --heads"),
     (["deaf", "--heads", "--text", "text.txt"], 3, "deaf: no tokenizer.json; put"),
     (["images", "--heads", "--text", "text.txt"], 2, "images: --heads reads a text, and this model reads images"),
 ], ids=lambda given: " ".join(given) if isinstance(given, list) else "")  # fmt: skip
