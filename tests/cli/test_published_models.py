@@ -275,7 +275,7 @@ def test_one_text_is_no_list_of_letters(there):
 def test_two_towers_say_what_they_are_for(there):
     model = regard.load("clip", device="cpu")
     for verb in ("classify", "fill_mask", "tag", "answer_question", "forecast", "caption", "translate"):
-        with pytest.raises(config.ConfigError, match="compare what they are shown"):
+        with pytest.raises(config.ConfigError, match="compares images and texts and generates nothing"):
             getattr(model, verb)("a cat")
 
 

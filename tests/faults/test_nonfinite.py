@@ -86,7 +86,7 @@ def test_a_step_that_is_no_number_is_left_out_and_named(recipe, tmp_path, monkey
 
     assert_left_out(tmp_path / "run", 5)
     assert done.steps == 12 and math.isfinite(done.loss) and math.isfinite(done.eval_loss)
-    assert "no numbers" in said and " 5 " in next(line for line in said.splitlines() if "no numbers" in line)
+    assert "not finite" in said and " 5 " in next(line for line in said.splitlines() if "not finite" in line)
     text = (tmp_path / "run/log.jsonl").read_text()
     assert all(json.loads(line, parse_constant=pytest.fail) for line in text.splitlines())
 

@@ -115,4 +115,4 @@ def test_a_report_of_numbers_for_images_has_a_plane_of_points(page):
     text, data, _ = page(task="regression")
 
     assert len(data["answers"]["points"]) == data["answers"]["count"]
-    assert "Gives each image of shapes.jsonl a number" in text
+    assert "Predicts a number for each image of shapes.jsonl" in text

@@ -90,7 +90,7 @@ def test_the_doctor_sees_padding_that_is_looked_at(page, monkeypatch):
     monkeypatch.setattr(page["PointFront"], "forward", lambda self, points, *, real=None: forward(self, points))
     found = {finding.check: finding for finding in examine_run(Run.from_recipe(zoo.read_recipe("clouds.toml")), 10)}
 
-    assert found["padding"].verdict == "wrong" and "padding is looked at" in found["padding"].evidence
+    assert found["padding"].verdict == "wrong" and "the model attends to padding" in found["padding"].evidence
 
 
 @pytest.mark.parametrize(("change", "message"), [

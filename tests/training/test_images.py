@@ -204,7 +204,7 @@ def test_other_data_than_those_of_a_run_are_refused(recipe, desk):
 def test_the_doctor_asks_what_can_be_asked_and_says_what_does_not_apply(recipe):
     found = {finding.check: finding for finding in examine_run(Run.from_recipe(recipe("train.optimizer.lr=1e-3")), 10)}
 
-    assert found["tokenizer"].evidence == "does not apply: what is read is no text"
+    assert found["tokenizer"].evidence == "does not apply: the input is not text"
     assert found["leaks"].verdict == found["positions"].verdict == found["layers"].verdict == "fine"
     assert found["amount of data"].verdict == "look" and "examples" in found["amount of data"].evidence
 
@@ -217,7 +217,7 @@ def test_the_doctor_sees_positions_that_say_nothing(recipe):
             table.zero_()
     found = {finding.check: finding for finding in examine_run(run, 10)}["positions"]
 
-    assert found.verdict == "wrong" and "tokens in another order look the same" in found.evidence
+    assert found.verdict == "wrong" and "the position encoding has no effect" in found.evidence
 
 
 def test_batches_of_one_shape_can_be_compiled_once(recipe):

@@ -59,7 +59,7 @@ def test_what_is_written_is_read_back_the_same(recipe, tmp_path):
 
 
 @pytest.mark.parametrize("change, sentence", [
-    ("model.dim=3", "model.dim: of which tower?"),
+    ("model.dim=3", "model.dim: it belongs to a tower"),
     ("model.text.dimm=3", "model.text.dimm: no such setting; did you mean 'dim'?"),
     ("model.text.dim=35", r"model.towers\[1\].trunk.*35"),
     ("task.kind=classification", "model.kind: a dual_encoder is trained by task.kind contrastive"),
