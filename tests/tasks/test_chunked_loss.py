@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from sizes import mixed_here
 from tasks.builders import chance, model, task
 from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint
@@ -118,6 +119,7 @@ def test_an_objective_learns_the_same_in_chunks(c, head):
 
 
 def test_under_autocast_the_loss_is_the_same_and_gradients_are_as_near_the_exact_ones():
+    mixed_here()
     exact, slopes = asked(C.MaskedLM(rate=0.5), HEADS["transform"], None)
     whole, plainly = asked(C.MaskedLM(rate=0.5), HEADS["transform"], None, "mixed")
     parts, found = asked(C.MaskedLM(rate=0.5), HEADS["transform"], 7, "mixed")
