@@ -49,3 +49,9 @@ def seconds(item) -> float:
 @pytest.fixture(autouse=True)
 def seed():
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def bf16_products(monkeypatch):
+    """Let "mixed" mean bf16 products on every CPU: one without the instructions emulates them."""
+    monkeypatch.setattr("regard.core.layers.CPU_BF16", True)

@@ -22,7 +22,6 @@ from core.builders import (
     trunk,
 )
 from parity.tolerance import NORM, assert_near
-from sizes import mixed_here
 from torch import Tensor, nn
 
 from regard import config as C
@@ -286,11 +285,11 @@ def test_windows_of_an_image_in_turn_run_as_2d_windows_and_mean_their_masks():
     assert_near(regrouped(grid_tokens(x, GRID)).x, dense(grid_tokens(x, GRID)).x)
 
 
+@pytest.mark.usefixtures("bf16_products")
 @pytest.mark.parametrize("precision", ["mixed", "bf16"])
 @pytest.mark.parametrize("name", PLACED)
 @torch.no_grad()
 def test_sixteen_bits_stay_close_to_thirty_two(name, precision):
-    mixed_here(precision)
     exact, ids = model(mask="causal", **PLACED[name]), ids_of(B, N)
     short = model(mask="causal", precision=precision, **PLACED[name])
     short.load_state_dict(exact.state_dict())

@@ -7,7 +7,6 @@ import torch
 import torch.nn.functional as F
 from core.builders import model
 from measure.small_models import SHAPES, B, N, build, config, run, together
-from sizes import mixed_here
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -56,10 +55,10 @@ def test_activations_are_what_autograd_keeps(shape):
     assert measure.activation_bytes(c, B, length(c)) == kept(c)
 
 
+@pytest.mark.usefixtures("bf16_products")
 @pytest.mark.parametrize("precision", ["mixed", "bf16"])
 @pytest.mark.parametrize("place", ["pre", "post"])
 def test_activations_are_what_autograd_keeps_in_sixteen_bits(precision, place):
-    mixed_here(precision)
     c = config(
         position=C.RotaryPosition(), dim=24, mlp=C.MLP(gated=True), precision=precision, norm_placement=place, depth=3
     )
@@ -250,10 +249,10 @@ WRITERS = {
 }
 
 
+@pytest.mark.usefixtures("bf16_products")
 @pytest.mark.parametrize("precision", ["fp32", "mixed", "bf16"])
 @pytest.mark.parametrize("name", WRITERS)
 def test_the_cache_is_what_a_model_really_allocates(name, precision):
-    mixed_here(precision)
     c = replace(WRITERS[name], precision=precision)
     made = build(c)
     cache = made.cache(B, N)

@@ -3,7 +3,6 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from sizes import mixed_here
 from tasks.builders import chance, model, task
 from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint
@@ -118,8 +117,8 @@ def test_an_objective_learns_the_same_in_chunks(c, head):
         assert_close(found[name], grad, **SAME, msg=lambda text, name=name: f"{name}: {text}")
 
 
+@pytest.mark.usefixtures("bf16_products")
 def test_under_autocast_the_loss_is_the_same_and_gradients_are_as_near_the_exact_ones():
-    mixed_here()
     exact, slopes = asked(C.MaskedLM(rate=0.5), HEADS["transform"], None)
     whole, plainly = asked(C.MaskedLM(rate=0.5), HEADS["transform"], None, "mixed")
     parts, found = asked(C.MaskedLM(rate=0.5), HEADS["transform"], 7, "mixed")

@@ -6,7 +6,6 @@ from itertools import islice
 import pytest
 import torch
 import torch.nn.functional as F
-from sizes import mixed_here
 from training.builders import KINDS, V, advanced, assert_same, bits, copied, model
 
 import regard
@@ -170,10 +169,10 @@ def test_mixed_precision_keeps_weights_and_moments_in_fp32_and_bf16_keeps_master
     assert kinds == dict.fromkeys(("master", "step", "exp_avg", "exp_avg_sq"), torch.float32)
 
 
+@pytest.mark.usefixtures("bf16_products")
 @pytest.mark.spec("S099")
 @pytest.mark.parametrize("precision", ["mixed", "bf16"])
 def test_every_precision_learns_about_the_same(recipe, precision):
-    mixed_here(precision)
     changes = ["model.dropout=0.0", "train.steps=20", "train.optimizer.lr=0.01"]
     full, other = (advanced(Run.from_recipe(recipe(*changes, f"train.precision={name}"))) for name in
                    ("fp32", precision))  # fmt: skip
